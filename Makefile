@@ -1,0 +1,51 @@
+# The two commands of the README, and the ones CI and developers use.
+SHELL := /bin/bash
+PYTHON ?= python3
+# A relative path, so that a checkout below a folder with a space works in every rule.
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+.PHONY: demo test lint bench lock clean help
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+
+demo: $(VENV)/.local  ## start everything on loopback, run the main job, show the results
+	@$(BIN)/python examples/demo.py $(ARGS)
+
+test: $(VENV)/.dev  ## run every test
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.dev  ## ruff, mypy, import contracts
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench: $(VENV)/.dev  ## measure, and print the tables of docs/reference/benchmarks.md
+	@$(BIN)/python -m bench $(ARGS)
+
+lock: $(VENV)/.uv  ## write requirements/*.txt again from pyproject.toml
+	@for set in uv local dev; do ./requirements/lock.sh $$set; done
+
+clean:  ## remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/.uv: requirements/uv.txt
+	@echo "Making the virtual environment .venv ..."
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Tidemill needs Python 3.11 or newer; say which with: make PYTHON=python3.12"; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/uv.txt
+	@touch $@
+
+$(VENV)/.local: $(VENV)/.uv requirements/local.txt pyproject.toml
+	@echo "Installing the locked packages (about 90 MB the first time) ..."
+	@$(BIN)/uv pip install --python $(BIN)/python --require-hashes -r requirements/local.txt
+	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.local requirements/dev.txt
+	@echo "Installing the tools for tests and linting ..."
+	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements/dev.txt
+	@touch $@

@@ -1,0 +1,1 @@
+"""The gateway: what the world talks to. HTTP API, bucket events, reconciler."""

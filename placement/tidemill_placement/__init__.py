@@ -1,0 +1,1 @@
+"""The placement service: who runs what, where, and how many."""

@@ -1,0 +1,1 @@
+"""What runs functions: the agent, its attempts, the runner child, and the environments of functions."""
