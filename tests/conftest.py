@@ -1,0 +1,80 @@
+"""Fixtures of every test: real servers, one of each per run, and a clean environment.
+
+`valkey_url` and `s3` are the servers; `redis_url` is an empty database and `bucket` an empty bucket for one test.
+"""
+
+import itertools
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+# With --import-mode=importlib pytest puts nothing on the path, and `tests.support` lies beside the packages.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import pytest
+
+# Before anything of ours is imported: the developer's own settings must not reach a test.
+for _name in [name for name in os.environ if name.startswith(("TIDEMILL_", "AWS_"))]:
+    del os.environ[_name]
+
+from tests.support import S3, run_seaweed, run_valkey  # noqa: E402
+from tests.support import wait_until as _wait_until  # noqa: E402
+from tidemill.local.seaweed import Seaweed  # noqa: E402
+
+_DATABASES = 16
+_numbers = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def _own_home(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No test reads or writes the profile and the state of the user who runs it."""
+    home = tmp_path_factory.getbasetemp() / "home"
+    home.mkdir(exist_ok=True)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(home / "state"))
+
+
+@pytest.fixture(scope="session")
+def valkey_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of the run's Valkey, `redis://:<password>@127.0.0.1:<port>` (no database number, no AOF)."""
+    with run_valkey(tmp_path_factory.mktemp("valkey")) as server:
+        yield server.url.rsplit("/", 1)[0]
+
+
+@pytest.fixture
+def redis_url(valkey_url: str) -> str:
+    """The address of an empty database (the sixteen are used in turn, so a late writer of the last test is far off)."""
+    import redis
+
+    url = f"{valkey_url}/{next(_numbers) % _DATABASES}"
+    with redis.Redis.from_url(url) as connection:
+        connection.flushdb()
+    return url
+
+
+@pytest.fixture(scope="session")
+def _seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
+    with run_seaweed(tmp_path_factory.mktemp("seaweed")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def s3(_seaweed: Seaweed) -> S3:
+    """The run's SeaweedFS: `endpoint`, `access_key`, `secret_key`, `region`."""
+    return S3(_seaweed.endpoint, _seaweed.access_key, _seaweed.secret_key, _seaweed.region)
+
+
+@pytest.fixture
+def bucket(_seaweed: Seaweed) -> Iterator[str]:
+    """The name of an empty bucket; it is deleted with its content after the test, which frees its volumes."""
+    name = f"test-{os.getpid()}-{next(_numbers)}"
+    _seaweed.create_bucket(name)
+    yield name
+    _seaweed.request("DELETE", f"/{name}", accept=(200, 204, 404, 409))
+
+
+@pytest.fixture(name="wait_until")
+def _wait_until_fixture() -> object:
+    """`wait_until(condition, deadline_s)`; also `from tests.support import wait_until`."""
+    return _wait_until
