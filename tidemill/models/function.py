@@ -57,7 +57,7 @@ class Trigger(Model):
 
 
 class Output(Model):
-    """Where results go. In `key`, `{key}` is the input key without the trigger's prefix, `{name}` the name of a result."""
+    """Where results go. In `key`: `{key}` is the input key without the trigger's prefix, `{name}` a result's name."""
 
     bucket: BucketName
     prefix: str = ""
