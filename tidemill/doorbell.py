@@ -1,0 +1,197 @@
+"""The Celery side of placement: doorbells for agents, and rows for Flower.
+
+A doorbell is a Celery message that says nothing but "look into the ledger"; losing or doubling one is harmless, so
+`ring` never raises. Flower's rows do not come from doorbells: `FlowerEvents` turns the ledger's transitions into the
+events that Celery's own workers would send, one row per job, uuid = job id, name = function.
+
+`app` is what Flower is started with: `celery -A tidemill.doorbell:app flower --enable_events=False`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from celery import Celery
+from kombu import Exchange, Queue
+from kombu.exceptions import InconsistencyError, OperationalError
+
+from tidemill.models import JobState
+
+if TYPE_CHECKING:
+    from tidemill.ledger.api import Transition
+
+TASK = "tidemill.doorbell"
+_EVENTS = Exchange("celeryev", type="topic")
+_NOBODY = "queue@tidemill"  # the worker of rows that ended without an agent
+# `retry_on_timeout` stays off: a replayed LPUSH is a second doorbell. Only one priority, so one list per queue.
+TRANSPORT_OPTIONS = {
+    "visibility_timeout": 86400,
+    "unacked_restore_interval": 10,
+    "unacked_restore_throttle": 1,
+    "priority_steps": [0],
+    "queue_order_strategy": "round_robin",
+    "health_check_interval": 10,
+    "socket_keepalive": True,
+    "socket_connect_timeout": 5,
+    "socket_timeout": 30,
+}
+log = structlog.get_logger(__name__)
+
+
+def make_app(redis_url: str) -> Celery:
+    """Give the Celery app of producers and of Flower: JSON only, no result backend, no events of its own."""
+    app = Celery("tidemill", broker=redis_url, set_as_current=False)
+    app.conf.update(
+        task_serializer="json",
+        accept_content=["json"],
+        task_ignore_result=True,
+        task_send_sent_event=False,
+        worker_send_task_events=False,
+        task_create_missing_queues=False,
+        task_default_queue="unrouted",
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        broker_transport_options=dict(TRANSPORT_OPTIONS),
+        event_queue_ttl=5,
+        event_queue_expires=60,
+    )
+    return app
+
+
+def __getattr__(name: str) -> Any:
+    if name == "app":  # Flower's; the only place here that reads the settings
+        from tidemill.settings import Settings
+
+        return make_app(Settings().redis.url.get_secret_value())
+    raise AttributeError(name)
+
+
+def queue_name(pool: str, agent: str) -> str:
+    """Give the name of an agent's own queue."""
+    return f"{pool}.{agent}"
+
+
+class Doorbell:
+    """Rings agents. One for each process; safe from any thread."""
+
+    def __init__(self, redis_url: str) -> None:
+        self._app = make_app(redis_url)
+
+    def ring(self, pool: str, agent: str, job_id: str = "", function: str = "") -> bool:
+        """Tell an agent to look into the ledger. False when the broker does not answer: the sweep rings again."""
+        try:
+            self._app.send_task(
+                TASK,
+                args=(agent,),
+                queue=Queue(queue_name(pool, agent), routing_key=queue_name(pool, agent)),
+                shadow=function or None,
+                argsrepr=job_id,
+                retry=False,
+                ignore_result=True,
+                expires=None,
+            )
+        except (OperationalError, OSError) as error:
+            log.warning("doorbell.failed", agent=agent, error=str(error))
+            return False
+        return True
+
+    def forget(self, pool: str, agent: str) -> None:
+        """Delete the queue of an agent that is gone."""
+        try:
+            with self._app.connection_for_write() as connection:
+                connection.default_channel.queue_delete(queue_name(pool, agent))
+        except (OperationalError, OSError) as error:
+            log.warning("doorbell.forget_failed", agent=agent, error=str(error))
+
+
+class FlowerEvents:
+    """Sends the ledger's transitions to Flower, in groups."""
+
+    def __init__(self, redis_url: str) -> None:
+        self._app = make_app(redis_url)
+
+    def listeners(self) -> frozenset[str]:
+        """Give the queues that read Celery events now: a new member is a Flower that (re)started.
+
+        Raises:
+            OSError: when the broker does not answer.
+        """
+        try:
+            with self._app.pool.acquire(block=True) as connection:
+                rows = connection.default_channel.get_table("celeryev")
+        except InconsistencyError:
+            return frozenset()
+        except OperationalError as error:
+            raise ConnectionError(str(error)) from error
+        return frozenset(str(row[-1]) for row in rows)
+
+    def send(self, transitions: Iterable[Transition]) -> int:
+        """Send the events of these transitions as one message. Gives their number.
+
+        Raises:
+            OSError: when the broker does not answer.
+        """
+        events = [event for line in transitions if (event := self._event(line))]
+        if not events:
+            return 0
+        try:
+            with self._app.amqp.producer_pool.acquire(block=True) as producer:
+                producer.publish(
+                    events,
+                    exchange=_EVENTS,
+                    routing_key="task.multi",
+                    declare=[_EVENTS],
+                    serializer="json",
+                    headers={"hostname": _NOBODY},
+                    retry=False,
+                )
+        except OperationalError as error:
+            raise ConnectionError(str(error)) from error
+        return len(events)
+
+    def _event(self, line: Transition) -> dict[str, Any] | None:
+        found = describe(line)
+        if found is None:
+            return None
+        kind, fields = found
+        worker = line.agent or ""
+        hostname = f"{worker.rsplit('-', 1)[0]}@{worker}" if worker else _NOBODY
+        return {
+            "type": kind,
+            "uuid": line.job_id,
+            "timestamp": line.at,
+            "hostname": hostname,
+            "utcoffset": 0,
+            "pid": 0,
+            "clock": self._app.clock.forward(),
+            **fields,
+        }
+
+
+def describe(line: Transition) -> tuple[str, dict[str, Any]] | None:
+    """Give the Celery event (type, fields) that shows a transition in Flower, or None when it shows nothing.
+
+    A new generation is sent as a retry: Celery's state would not leave a final state for another event.
+    """
+    if line.state is JobState.queued and line.created and line.generation == 1:
+        return "task-sent", {
+            "name": line.function,
+            "args": line.summary,
+            "kwargs": "{}",
+            "retries": 0,
+            "queue": line.function,
+            "root_id": line.job_id,
+        }
+    if line.state is JobState.queued:
+        return "task-retried", {"exception": line.error or "queued again", "traceback": ""}
+    if line.state is JobState.running:
+        return "task-started", {"name": line.function, "args": line.summary, "retries": max(0, line.attempt - 1)}
+    if line.state is JobState.succeeded:
+        return "task-succeeded", {"name": line.function, "result": "published", "runtime": line.run_s}
+    if line.state is JobState.failed:
+        return "task-failed", {"name": line.function, "exception": line.error or "failed", "traceback": ""}
+    if line.state is JobState.cancelled:
+        return "task-revoked", {"name": line.function, "terminated": True, "signum": "", "expired": False}
+    return None
