@@ -79,7 +79,9 @@ class AgentSettings(_Group):
     readable: tuple[Path, ...] = ()
     """More folders that functions may read, for example shared model weights."""
     log_bytes: int = Field(default=1024 * 1024, ge=1024)
-    """Bytes of log kept of each job, in the store and live."""
+    """Bytes of log kept of each job in the store."""
+    drain_s: float = Field(default=25.0, ge=0)
+    """Seconds that running jobs may take after the agent was told to stop. Then they are given back, uncounted."""
 
 
 class PlacementSettings(_Group):
