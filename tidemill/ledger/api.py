@@ -370,6 +370,12 @@ class Ledger(Protocol):
     def set_grants(self, function: str, grants: Mapping[str, int], placement: Placement | None = None) -> None:
         """Replace the grants of a function: the next n submits go straight to that agent, with that placement."""
 
+    def set_scaling(self, numbers: Mapping[str, int]) -> None:
+        """Replace the numbers that outside scalers read: `pool` -> agents wanted, `pool/function` -> slots wanted."""
+
+    def scaling(self) -> dict[str, int]:
+        """Give what `set_scaling` stored last; empty before."""
+
     def start_failed(self, function: str, revision: str, error: JobError, permanent: bool) -> int: ...
     def start_succeeded(self, function: str, revision: str) -> None: ...
     def start_failures(self) -> list[StartFailure]: ...
