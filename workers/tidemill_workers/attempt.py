@@ -1,0 +1,361 @@
+"""One attempt at a job: claim -> fetch -> run -> commit -> publish.
+
+The claim is made by the caller; everything after it happens here, in one thread, and whatever happens leads to one of
+four ends: the job is finished through `tidemill.record.ending` (success, failure, cancel, superseded), given back to
+the queue (retry, drain, trouble of ours), found finished already, or left to the lease when nothing answers any more.
+
+Order matters in two places. The input is looked at *after* the run and before the commit: if it changed, the result
+belongs to bytes that are gone, and the job ends as superseded. The log is stored before the commit, so that whoever
+sees a finished job can read it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import structlog
+
+from tidemill.errors import NotFound, PreconditionFailed, ServiceUnavailable
+from tidemill.ledger.api import Claim, Ledger
+from tidemill.models import CommitOutput, Cost, FunctionRecord, Job, JobError
+from tidemill.record import Record
+from tidemill.record.ending import End, finish, output_key, resume
+from tidemill_workers.agent.fleet import Fleet, FleetClosed
+from tidemill_workers.agent.leases import Lease, LeaseKeeper
+from tidemill_workers.agent.outputs import OutputFile, collect
+from tidemill_workers.agent.runners import Outcome, Runner, Task
+from tidemill_workers.agent.starting import StartFailed
+
+RETRY_BASE_S = 0.5
+RETRY_MAX_S = 60.0
+COMMIT_PATIENCE_S = 60.0
+log = structlog.get_logger(__name__)
+
+
+class Prices(Protocol):
+    def __call__(self) -> tuple[float, bool]:
+        """US dollars for a second of one slot, and whether the pool has a GPU."""
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """What all attempts of an agent share."""
+
+    agent: str
+    pool: str
+    ledger: Ledger
+    record: Record
+    fleet: Fleet[Runner]
+    leases: LeaseKeeper
+    find: Callable[[str], FunctionRecord | None]
+    price: Prices
+    work_dir: Path
+    lease_s: float
+    inline_bytes: int
+    log_bytes: int
+    draining: Callable[[], bool]
+    now: Callable[[], float] = time.time
+
+
+class Attempt:
+    """One claimed job on its way to an end."""
+
+    def __init__(self, shop: Workshop, claim: Claim) -> None:
+        self._shop = shop
+        self._claim = claim
+        self._job: Job = claim.job
+        self._runner: Runner | None = None
+        self._log = _LogKeeper(shop.log_bytes)
+        self._started_at = shop.now()
+
+    def work(self) -> None:
+        """Bring the job to an end, or give it back. Never raises for what functions or servers do."""
+        token = self._claim.token
+        with structlog.contextvars.bound_contextvars(
+            job_id=token.job_id, function=self._job.function, attempt=token.attempt
+        ):
+            began = time.monotonic()
+            with self._shop.leases.hold(token, self._interrupt) as lease:
+                try:
+                    said = self._work(lease)
+                except ServiceUnavailable as error:
+                    said = self._give_back(0.5, count=False, why=f"no answer: {error}")
+                except FleetClosed:
+                    said = self._after_closed(lease)
+            log.info("attempt.ended", outcome=said, seconds=round(time.monotonic() - began, 3))
+
+    def _work(self, lease: Lease) -> str:
+        shop, claim = self._shop, self._claim
+        function = shop.find(self._job.function)
+        if claim.look_first and (manifest := resume(shop.ledger, shop.record, claim, shop.lease_s)) is not None:
+            return f"found {manifest.state}"
+        if claim.cancel:
+            return self._end(function, End("cancelled", JobError(code="cancelled", message="cancelled before it ran")))
+        if function is None:
+            gone = JobError(
+                code="function_deleted",
+                message=f"the function {self._job.function} was deleted while this job waited",
+                hint="Deploy it again, then `tidemill job retry ID`.",
+            )
+            return self._end(None, End("failed", gone))
+        folder = Path(tempfile.mkdtemp(dir=shop.work_dir, prefix=f"job-{claim.token.job_id[:12]}-"))
+        try:
+            return self._run(function, folder, lease)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _run(self, function: FunctionRecord, folder: Path, lease: Lease) -> str:
+        shop, source = self._shop, self._job.input
+        task = _prepare(self._job, self._claim, function, folder)
+        try:
+            shop.record.store.download(
+                source.bucket, source.key, task.file, etag=source.etag or None, version_id=source.version_id
+            )
+        except NotFound:
+            gone = JobError(
+                code="input_gone",
+                message=f"{source.bucket}/{source.key} was deleted before the job ran",
+                hint="Upload it again: that is a new job.",
+            )
+            return self._end(function, End("failed", gone))
+        except PreconditionFailed:
+            return self._end(function, _superseded(self._job))
+        task.file.chmod(0o444)
+        try:
+            with shop.fleet.lend(function, give_up=lambda: lease.over or shop.draining()) as runner:
+                self._runner = runner
+                if lease.over:
+                    raise FleetClosed
+                self._started_at = shop.now()
+                outcome = runner.run(task, on_log=self._on_log(lease), on_progress=self._on_progress(lease))
+                self._runner = None
+        except StartFailed as error:
+            # The function's fault, not the job's: placement fails all waiting jobs of the revision after the third
+            # permanent one, with this traceback. Until then the job goes back, uncounted.
+            why = f"start failed: {error.fault.message}"[:500]
+            return self._give_back(_backoff_s(error.starts), count=False, why=why, error=error.fault)
+        if lease.lost:
+            return "lease lost"  # somebody else has the job; only a commit record could make this one count
+        return self._judge(function, outcome, lease)
+
+    def _judge(self, function: FunctionRecord, outcome: Outcome, lease: Lease) -> str:
+        """Turn what the runner said into an end of the job, or another try."""
+        price, gpu = self._shop.price()
+        cost = Cost(usd=price * outcome.seconds, gpu_seconds=outcome.seconds if gpu else 0.0)
+        if outcome.kind == "succeeded":
+            return self._succeed(function, outcome, cost)
+        if outcome.kind == "cancelled":
+            if self._shop.draining() and not lease.cancelled:
+                return self._give_back(0.0, count=False, why="the agent was stopped")
+            stopped = JobError(code="cancelled", message="cancelled while it ran", log_tail=self._log.tail())
+            return self._end(function, End("cancelled", stopped, cost=cost, run_s=outcome.seconds))
+        fault = outcome.error or JobError(code=outcome.kind, message="the function failed and said no more")
+        last = self._claim.token.attempt >= self._claim.max_attempts
+        if outcome.kind in ("permanent", "timeout") or last:
+            return self._end(function, End("failed", fault, cost=cost, run_s=outcome.seconds))
+        delay_s = outcome.delay_s if outcome.delay_s is not None else _backoff_s(self._claim.token.attempt)
+        return self._give_back(delay_s, count=True, why=f"{fault.code}: {fault.message}"[:500], error=fault)
+
+    def _succeed(self, function: FunctionRecord, outcome: Outcome, cost: Cost) -> str:
+        found = collect(outcome.outputs_dir)
+        for skipped in found.skipped:
+            self._log.add("agent", f"output not published: {skipped}")
+        try:
+            outputs = tuple(self._pack(function, file) for file in found.files)
+        except _Unplaceable as error:
+            fault = JobError(code="bad_output_name", message=str(error), hint="Give the result another file name.")
+            return self._end(function, End("failed", fault, cost=cost, run_s=outcome.seconds))
+        if self._input_changed():
+            return self._end(function, _superseded(self._job, cost))
+        end = End("succeeded", outputs=outputs, cost=cost, run_s=outcome.seconds, started_at=self._started_at)
+        return self._end(function, end)
+
+    def _pack(self, function: FunctionRecord, file: OutputFile) -> CommitOutput:
+        """Put a small output into the commit record itself, a large one under the attempt's prefix."""
+        shop = self._shop
+        try:
+            bucket, key = output_key(function.spec, self._job, file.name)
+        except ValueError as error:
+            raise _Unplaceable(f"{file.name!r}: {error}") from error
+        with file.open() as source:
+            if file.size <= shop.inline_bytes:
+                body = source.read()
+                inline = base64.b64encode(body).decode("ascii")
+                digest, size, attempt_key = hashlib.sha256(body).hexdigest(), len(body), None
+            else:
+                digest, size = _digest(source)
+                source.seek(0)
+                inline, attempt_key = None, shop.record.attempt_prefix(self._claim.token) + digest
+                shop.record.store.put(shop.record.bucket, attempt_key, source, content_type=file.content_type)
+        return CommitOutput(
+            name=file.name,
+            bucket=bucket,
+            key=key,
+            size=size,
+            sha256=digest,
+            content_type=file.content_type,
+            inline=inline,
+            attempt_key=attempt_key,
+        )
+
+    def _input_changed(self) -> bool:
+        source = self._job.input
+        if source.bucket == self._shop.record.bucket:
+            return False  # a payload of ours never changes
+        now = self._shop.record.store.head(source.bucket, source.key, source.version_id)
+        if now is None:
+            return True
+        return (now.etag, now.size, now.last_modified) != (source.etag, source.size, source.last_modified)
+
+    def _end(self, function: FunctionRecord | None, end: End) -> str:
+        """Commit and publish. The store may be away for a while: the result in hand is worth waiting for."""
+        shop = self._shop
+        deadline = time.monotonic() + COMMIT_PATIENCE_S
+        pause_s = 0.2
+        while True:
+            try:
+                self._store_log()
+                manifest = finish(shop.ledger, shop.record, self._claim, function, end, shop.lease_s, shop.now)
+                return f"{manifest.state}" if manifest else "stale"
+            except ServiceUnavailable:
+                if time.monotonic() > deadline or shop.draining():
+                    raise
+                time.sleep(pause_s)
+                pause_s = min(5.0, pause_s * 2)
+
+    def _store_log(self) -> None:
+        if text := self._log.text():
+            token = self._claim.token
+            self._shop.record.put_log(self._job.function, token.job_id, token.generation, text)
+
+    def _after_closed(self, lease: Lease) -> str:
+        if lease.lost:
+            return "lease lost"
+        if lease.cancelled:
+            function = self._shop.find(self._job.function)
+            return self._end(function, End("cancelled", JobError(code="cancelled", message="cancelled before it ran")))
+        return self._give_back(0.0, count=False, why="the agent was stopped")
+
+    def _give_back(self, delay_s: float, *, count: bool, why: str, error: JobError | None = None) -> str:
+        try:
+            self._store_log()
+            self._shop.ledger.give_back(self._claim.token, delay_s=delay_s, count=count, why=why, error=error)
+        except ServiceUnavailable as fault:
+            log.warning("attempt.left_to_lease", error=str(fault))
+            return "left to the lease"
+        return "given back"
+
+    def _interrupt(self) -> None:
+        """From the leases' thread: the job was cancelled or is somebody else's."""
+        if (runner := self._runner) is not None:
+            runner.cancel()
+
+    def _on_log(self, lease: Lease) -> Callable[[str, str], None]:
+        def write(stream: str, text: str) -> None:
+            self._log.add(stream, text)
+            lease.say(stream, text)
+
+        return write
+
+    @staticmethod
+    def _on_progress(lease: Lease) -> Callable[[float, float | None, str | None], None]:
+        def note(done: float, total: float | None, unit: str | None) -> None:
+            lease.progress = (done, total, unit)
+
+        return note
+
+
+class _Unplaceable(Exception):
+    """An output whose name cannot become a key."""
+
+
+class _LogKeeper:
+    """The log of one attempt: its beginning, and its end when the middle is too long."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._head_room = limit_bytes // 2
+        self._tail_room = limit_bytes // 2
+        self._head: list[bytes] = []
+        self._tail: list[bytes] = []
+        self._tail_bytes = 0
+        self._dropped = 0
+
+    def add(self, stream: str, text: str) -> None:
+        line = f"{stream}: {text}\n".encode("utf-8", "replace")
+        if not self._tail and len(line) <= self._head_room:
+            self._head_room -= len(line)
+            self._head.append(line)
+            return
+        self._tail.append(line)
+        self._tail_bytes += len(line)
+        while self._tail_bytes > self._tail_room and len(self._tail) > 1:
+            gone = self._tail.pop(0)
+            self._tail_bytes -= len(gone)
+            self._dropped += 1
+
+    def text(self) -> bytes:
+        note = f"[{self._dropped} lines dropped here]\n".encode() if self._dropped else b""
+        return b"".join(self._head) + note + b"".join(self._tail)
+
+    def tail(self, lines: int = 40) -> str:
+        return b"".join((self._head + self._tail)[-lines:]).decode("utf-8", "replace")
+
+
+def _prepare(job: Job, claim: Claim, function: FunctionRecord, folder: Path) -> Task:
+    """Lay out the folder of a job. Local names are ours: a key never becomes a path."""
+    inside = folder / "in"
+    inside.mkdir(mode=0o755)
+    folder.chmod(0o755)
+    name = job.input.name or job.input.key.rsplit("/", 1)[-1]
+    suffix = Path(name).suffix
+    safe = suffix if suffix.isascii() and suffix[1:].isalnum() and len(suffix) <= 12 else ""
+    params = {key: schema["default"] for key, schema in function.spec.params.items() if "default" in schema}
+    return Task(
+        job={
+            "id": job.id,
+            "function": function.name,
+            "revision": function.revision,
+            "generation": claim.token.generation,
+            "attempt": claim.token.attempt,
+            "owner": job.owner,
+        },
+        file=inside / f"input{safe}",
+        name=name,
+        bucket=job.input.bucket,
+        key=job.input.key,
+        size=job.input.size,
+        content_type=job.input.content_type,
+        metadata={},
+        params={**params, **job.params},
+        job_dir=folder,
+        timeout_s=function.spec.limits.timeout,
+    )
+
+
+def _superseded(job: Job, cost: Cost | None = None) -> End:
+    fault = JobError(
+        code="superseded",
+        message=f"{job.input.bucket}/{job.input.key} changed before the result was committed",
+        hint="The new content is a job of its own.",
+    )
+    return End("cancelled", fault, cost=cost or Cost())
+
+
+def _backoff_s(attempt: int) -> float:
+    return float(min(RETRY_MAX_S, RETRY_BASE_S * 2 ** max(0, attempt - 1)))
+
+
+def _digest(source: BinaryIO) -> tuple[str, int]:
+    hasher, size = hashlib.sha256(), 0
+    while chunk := source.read(1024 * 1024):
+        hasher.update(chunk)
+        size += len(chunk)
+    return hasher.hexdigest(), size
