@@ -140,7 +140,7 @@ def receipt(rng: Random, noise: np.random.Generator) -> tuple[np.ndarray, tuple[
     middle = table.pixels[5, 5]
     pixels = turn(sheet, rng.uniform(-2.5, 2.5), (int(middle[0]), int(middle[1]), int(middle[2])))
     pixels = grain(cv2.GaussianBlur(pixels, (0, 0), 0.7), noise, 5.0)
-    return pixels, (shop.split()[-1], "TOTAL", f"{total:.2f}", goods[0].text.split()[0])
+    return pixels, (shop.split()[-1], "TOTAL", f"{total:.2f}", max(goods[0].text.split(), key=len))
 
 
 def _barcode(paper: Canvas, rng: Random, top: int) -> None:
