@@ -128,7 +128,8 @@ def _validate(model: type[M], tree: Any, lines: dict[Path_, int], path: Path) ->
         said, remedy = _explain(model, first)
         if others:
             remedy += f" ({len(others)} more to mend after this)"
-        raise _fault(path, lines, tuple(first["loc"]), said, remedy) from error
+        loc = tuple(first["loc"]) or (said.partition(" ")[0],)  # a fault of the whole begins with the key it is about
+        raise _fault(path, lines, loc if loc in lines or first["loc"] else (), said, remedy) from error
 
 
 def _fault(path: Path, lines: dict[Path_, int], loc: Path_, said: str, remedy: str) -> InvalidSpec:
@@ -138,6 +139,8 @@ def _fault(path: Path, lines: dict[Path_, int], loc: Path_, said: str, remedy: s
     line = lines.get(at)
     where = f"{path}:{line}" if line else (f"{path}:1" if lines else str(path))
     name = ".".join(str(part) for part in loc if not _is_branch(part))
+    if said.startswith(f"{name} "):
+        name = ""
     return InvalidSpec(f"{where}: {name + ': ' if name else ''}{said}", hint=remedy[0].upper() + remedy[1:])
 
 
