@@ -1,0 +1,105 @@
+"""Write the reference pages that are made from the code: schemas, settings, errors. `tests/docs` compares them.
+
+python docs/generate.py            # write
+python docs/generate.py --check    # exit 1 when a page is not what the code says
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from tidemill import errors, models
+from tidemill.settings import Settings
+
+REFERENCE = Path(__file__).parent / "reference"
+SCHEMAS: dict[str, type[BaseModel]] = {
+    "function": models.FunctionSpec,
+    "pools": models.PoolsFile,
+    "job": models.Job,
+    "event": models.BucketEvent,
+    "commit": models.CommitRecord,
+    "manifest": models.Manifest,
+    "request": models.RequestRecord,
+}
+
+
+def pages() -> Iterator[tuple[Path, str]]:
+    """Give each generated page: its path and its text."""
+    for name, model in SCHEMAS.items():
+        yield REFERENCE / "schemas" / f"{name}.json", json.dumps(model.model_json_schema(), indent=2) + "\n"
+    yield REFERENCE / "settings.md", settings_page()
+    yield REFERENCE / "errors.md", errors_page()
+
+
+def settings_page() -> str:
+    lines = [
+        "# Settings",
+        "",
+        "Each setting is an environment variable, or a key of the TOML file that `TIDEMILL_CONFIG` names.",
+        "The environment comes before the file.",
+        "Only the services read them; the client has its own three (`TIDEMILL_URL`, `TIDEMILL_TOKEN`, the profile file).",
+        "",
+    ]
+    for name, field in Settings.model_fields.items():
+        group = field.annotation
+        if isinstance(group, type) and issubclass(group, BaseModel):
+            lines += [f"## {name}", "", "| variable | default | what it does |", "|---|---|---|"]
+            lines += [_row(f"TIDEMILL_{name}__{key}".upper(), inner) for key, inner in group.model_fields.items()]
+            lines.append("")
+    lines += ["## The rest", "", "| variable | default | what it does |", "|---|---|---|"]
+    for name, field in Settings.model_fields.items():
+        if not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
+            lines.append(_row(f"TIDEMILL_{name}".upper(), field))
+    return "\n".join(lines) + "\n"
+
+
+def _row(variable: str, field: FieldInfo) -> str:
+    default: Any = field.default
+    shown = default.get_secret_value() if hasattr(default, "get_secret_value") else default
+    text = "" if shown in (None, "", ()) else f"`{shown}`"
+    return f"| `{variable}` | {text} | {' '.join((field.description or '').split())} |"
+
+
+def errors_page() -> str:
+    lines = [
+        "# Errors",
+        "",
+        "The `code` of a problem document and of a client's exception is stable; the sentence and the hint may change.",
+        "",
+        "| code | class | HTTP | hint |",
+        "|---|---|---|---|",
+    ]
+
+    def rows(cls: type[errors.TidemillError]) -> Iterator[str]:
+        yield f"| `{cls.code}` | `{cls.__name__}` | {cls.status} | {cls.default_hint} |"
+        for child in cls.__subclasses__():
+            yield from rows(child)
+
+    return "\n".join([*lines, *rows(errors.TidemillError)]) + "\n"
+
+
+def main() -> int:
+    check = "--check" in sys.argv[1:]
+    stale = 0
+    for path, text in pages():
+        if path.exists() and path.read_text() == text:
+            continue
+        stale += 1
+        if check:
+            print(f"{path} is not what the code says; run: python docs/generate.py", file=sys.stderr)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            print(f"wrote {path}")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
