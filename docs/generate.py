@@ -44,7 +44,7 @@ def settings_page() -> str:
         "",
         "Each setting is an environment variable, or a key of the TOML file that `TIDEMILL_CONFIG` names.",
         "The environment comes before the file.",
-        "Only the services read them; the client has its own three (`TIDEMILL_URL`, `TIDEMILL_TOKEN`, the profile file).",
+        "Only services read them; the client has three of its own: `TIDEMILL_URL`, `TIDEMILL_TOKEN`, the profile file.",
         "",
     ]
     for name, field in Settings.model_fields.items():
@@ -80,7 +80,8 @@ def errors_page() -> str:
     def rows(cls: type[errors.TidemillError]) -> Iterator[str]:
         yield f"| `{cls.code}` | `{cls.__name__}` | {cls.status} | {cls.default_hint} |"
         for child in cls.__subclasses__():
-            yield from rows(child)
+            if child.__module__ == errors.__name__:  # a room's own errors never leave it
+                yield from rows(child)
 
     return "\n".join([*lines, *rows(errors.TidemillError)]) + "\n"
 
