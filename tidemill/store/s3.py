@@ -1,0 +1,302 @@
+"""The real store: obstore for single objects, signed requests for all that obstore cannot say, the minio SDK for
+buckets and presigned addresses."""
+
+from __future__ import annotations
+
+import datetime as dt
+import html
+import io
+import itertools
+import re
+import time
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import BinaryIO
+
+import urllib3
+from minio import Minio
+
+from tidemill.errors import InvalidSpec, NotAllowed, NotFound, PreconditionFailed
+from tidemill.settings import StoreSettings
+from tidemill.store import keys, listing
+from tidemill.store.api import Downloaded, ObjectInfo
+from tidemill.store.download import CHUNK_BYTES, Opened, download
+from tidemill.store.multipart import COPY_BYTES, PART_BYTES, Upload, blocks, part_size
+from tidemill.store.probe import probe_conditional_put
+from tidemill.store.quick import Quick
+from tidemill.store.signed import SignedRequests, pool, unavailable
+
+_META = "x-amz-meta-"
+
+
+class S3Store:
+    """An S3 store. Thread-safe; made without a request, one for each process (not across a fork)."""
+
+    def __init__(self, settings: StoreSettings) -> None:
+        for address in (settings.endpoint, settings.public_endpoint or settings.endpoint):
+            _check_address(address)
+        self._settings = settings
+        self._quick = Quick(settings)
+        self._http = pool()
+        self._requests = SignedRequests(settings, self._http)
+
+    @property
+    def name(self) -> str:
+        return self._settings.name
+
+    # -- single objects ------------------------------------------------------------------------------------------
+    def head(self, bucket: str, key: str, version_id: str | None = None) -> ObjectInfo | None:
+        try:
+            if keys.quick(keys.check(key)):
+                return self._quick.head(bucket, key, version_id)
+            query = {"versionId": version_id} if version_id else {}
+            answer = self._requests.send("HEAD", bucket, key, query=query)
+        except NotFound:
+            return None
+        return _info(bucket, key, answer.headers, version_id)
+
+    def get(self, bucket: str, key: str, *, max_bytes: int | None = None) -> bytes:
+        if keys.quick(keys.check(key)):
+            return self._quick.get(bucket, key, max_bytes)
+        if max_bytes is None:
+            return self._requests.send("GET", bucket, key).data
+        found = b""
+        for chunk in self._open(bucket, key, 0, None, None).chunks:
+            found += chunk
+            if len(found) >= max_bytes:
+                break
+        return found[:max_bytes]
+
+    def download(
+        self, bucket: str, key: str, path: Path, *, etag: str | None = None, version_id: str | None = None
+    ) -> Downloaded:
+        open_it = self._quick.open if keys.quick(keys.check(key)) else self._open
+        # A version never changes, so its own ETag is enough.
+        pin = None if version_id else etag
+        return download(lambda offset, now: open_it(bucket, key, offset, now, version_id), path, pin)
+
+    def put(
+        self,
+        bucket: str,
+        key: str,
+        body: bytes | Path | BinaryIO,
+        *,
+        content_type: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        if_none_match: bool = False,
+        if_match: str | None = None,
+    ) -> str:
+        keys.check(key)
+        if isinstance(body, Path):
+            with body.open("rb") as file:
+                size = file.seek(0, io.SEEK_END)
+                file.seek(0)
+                return self._put_file(bucket, key, file, size, content_type, metadata, if_none_match, if_match)
+        if isinstance(body, bytes) and len(body) <= PART_BYTES:
+            return self._put_bytes(bucket, key, body, content_type, metadata, if_none_match, if_match)
+        source = io.BytesIO(body) if isinstance(body, bytes) else body
+        return self._put_file(bucket, key, source, None, content_type, metadata, if_none_match, if_match)
+
+    def copy(
+        self,
+        src_bucket: str,
+        src_key: str,
+        dst_bucket: str,
+        dst_key: str,
+        *,
+        content_type: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> str:
+        source = self.head(src_bucket, src_key)
+        if source is None:
+            raise NotFound(f"the store has no {src_bucket}/{src_key[:100]}")
+        keys.check(dst_key)
+        where = urllib.parse.quote(f"{src_bucket}/{src_key}", safe="/~")
+        pinned = {"x-amz-copy-source": f"/{where}", "x-amz-copy-source-if-match": f'"{source.etag}"'}
+        headers = _described(content_type, metadata)
+        if source.size <= COPY_BYTES:
+            headers |= {**pinned, "x-amz-metadata-directive": "REPLACE"}
+            answer = self._requests.send("PUT", dst_bucket, dst_key, headers=headers, slow=True)
+            return _copied(answer.data)
+        upload = Upload(self._requests, dst_bucket, dst_key, headers)
+        try:
+            return upload.complete(upload.copy_parts(pinned, source.size), {})
+        except BaseException:
+            upload.abort()
+            raise
+
+    def delete(self, bucket: str, key: str) -> None:
+        try:
+            if keys.quick(keys.check(key)):
+                self._quick.delete(bucket, key)
+            else:
+                self._requests.send("DELETE", bucket, key)
+        except NotFound:
+            return
+
+    def pages(self, bucket: str, prefix: str = "", start_after: str | None = None) -> Iterator[list[ObjectInfo]]:
+        return listing.pages(self._requests, bucket, prefix, start_after)
+
+    # -- buckets and addresses -----------------------------------------------------------------------------------
+    def presign_get(self, bucket: str, key: str, expires_s: int = 3600) -> str:
+        return str(
+            self._public().presigned_get_object(bucket, keys.check(key), expires=dt.timedelta(seconds=expires_s))
+        )
+
+    def presign_put(self, bucket: str, key: str, expires_s: int = 3600) -> str:
+        return str(
+            self._public().presigned_put_object(bucket, keys.check(key), expires=dt.timedelta(seconds=expires_s))
+        )
+
+    def bucket_exists(self, bucket: str) -> bool:
+        try:
+            self._requests.send("HEAD", bucket)
+        except NotFound:
+            return False
+        return True
+
+    def ensure_bucket(self, bucket: str) -> None:
+        if self.bucket_exists(bucket):
+            return
+        region, body = self._settings.region, b""
+        if region != "us-east-1":  # the one region that AWS wants left out
+            place = f"<LocationConstraint>{html.escape(region)}</LocationConstraint>"
+            body = f"<CreateBucketConfiguration>{place}</CreateBucketConfiguration>".encode()
+        try:
+            self._requests.send("PUT", bucket, body=body)
+        except PreconditionFailed as error:  # 409: somebody made it just now, or it is somebody else's
+            if not self.bucket_exists(bucket):
+                raise NotAllowed(
+                    f"the bucket {bucket} belongs to somebody else", hint="Use another name for the bucket."
+                ) from error
+
+    def buckets(self) -> list[str]:
+        found = re.findall(rb"<Bucket>.*?<Name>([^<]*)</Name>", self._requests.send("GET").data, re.DOTALL)
+        return [html.unescape(name.decode()) for name in found]
+
+    def probe_conditional_put(self, bucket: str) -> None:
+        probe_conditional_put(self, bucket)
+
+    def ping(self) -> float:
+        begin = time.perf_counter()
+        self.bucket_exists(self._settings.bucket)
+        return time.perf_counter() - begin
+
+    # -- by signed requests --------------------------------------------------------------------------------------
+    def _open(self, bucket: str, key: str, offset: int, etag: str | None, version_id: str | None) -> Opened:
+        headers = {"Range": f"bytes={offset}-"} if offset else {}
+        if etag is not None:
+            headers["If-Match"] = f'"{etag}"'
+        query = {"versionId": version_id} if version_id else {}
+        answer = self._requests.send("GET", bucket, key, query=query, headers=headers, stream=True)
+        size = offset + int(answer.headers.get("Content-Length", "0"))
+        return Opened(size, listing.bare(answer.headers.get("ETag", "")), _chunks(answer))
+
+    def _put_bytes(
+        self,
+        bucket: str,
+        key: str,
+        body: bytes,
+        content_type: str | None,
+        metadata: Mapping[str, str] | None,
+        if_none_match: bool,
+        if_match: str | None,
+    ) -> str:
+        if keys.quick(key):
+            return self._quick.put(bucket, key, body, content_type, metadata or {}, if_none_match, if_match)
+        headers = _described(content_type, metadata) | _conditions(if_none_match, if_match)
+        answer = self._requests.send("PUT", bucket, key, headers=headers, body=body)
+        return listing.bare(answer.headers.get("ETag", ""))
+
+    def _put_file(
+        self,
+        bucket: str,
+        key: str,
+        file: BinaryIO,
+        size: int | None,
+        content_type: str | None,
+        metadata: Mapping[str, str] | None,
+        if_none_match: bool,
+        if_match: str | None,
+    ) -> str:
+        part = part_size(size)
+        contents = blocks(file, part)
+        first = next(contents, b"")
+        if len(first) < part:
+            return self._put_bytes(bucket, key, first, content_type, metadata, if_none_match, if_match)
+        if if_none_match and self.head(bucket, key) is not None:
+            raise PreconditionFailed(f"{bucket}/{key[:100]} is there already")  # told before gigabytes travel in vain
+        upload = Upload(self._requests, bucket, key, _described(content_type, metadata))
+        try:
+            etags = upload.parts(itertools.chain([first], contents))
+            return upload.complete(etags, _conditions(if_none_match, if_match))
+        except BaseException:
+            upload.abort()
+            raise
+
+    def _public(self) -> Minio:
+        """The SDK, for the address that clients use: a signature covers the host. Sends nothing, as the region is
+        known."""
+        address = urllib.parse.urlsplit(self._settings.public_endpoint or self._settings.endpoint)
+        return Minio(
+            address.netloc,
+            self._settings.access_key,
+            self._settings.secret_key.get_secret_value(),
+            secure=address.scheme == "https",
+            region=self._settings.region,
+            http_client=self._http,
+        )
+
+
+def _check_address(address: str) -> None:
+    parts = urllib.parse.urlsplit(address)
+    if parts.scheme not in ("http", "https") or not parts.netloc or parts.path.strip("/") or parts.query:
+        raise InvalidSpec(
+            f"{address!r} is no address of a store",
+            hint="Write TIDEMILL_STORE__ENDPOINT as http://host:port or https://host, without a path.",
+        )
+
+
+def _described(content_type: str | None, metadata: Mapping[str, str] | None) -> dict[str, str]:
+    headers = {"Content-Type": content_type or "application/octet-stream"}
+    return headers | {_META + name: value for name, value in (metadata or {}).items()}
+
+
+def _conditions(if_none_match: bool, if_match: str | None) -> dict[str, str]:
+    headers = {"If-None-Match": "*"} if if_none_match else {}
+    return headers if if_match is None else {**headers, "If-Match": f'"{if_match}"'}
+
+
+def _info(bucket: str, key: str, headers: Mapping[str, str], version_id: str | None) -> ObjectInfo:
+    return ObjectInfo(
+        bucket=bucket,
+        key=key,
+        size=int(headers.get("Content-Length", "0")),
+        etag=listing.bare(headers.get("ETag", "")),
+        last_modified=int(parsedate_to_datetime(headers["Last-Modified"]).timestamp()),
+        version_id=headers.get("x-amz-version-id") or version_id,
+        content_type=headers.get("Content-Type"),
+        metadata={
+            name.lower()[len(_META) :]: value for name, value in headers.items() if name.lower().startswith(_META)
+        },
+    )
+
+
+def _chunks(answer: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+    try:
+        yield from answer.stream(CHUNK_BYTES)
+    except urllib3.exceptions.HTTPError as error:
+        raise unavailable(f"the connection broke: {error}") from error
+    finally:
+        # Read to its end the connection goes back to the pool, else it is of no more use.
+        answer.release_conn() if answer.closed else answer.close()
+
+
+def _copied(body: bytes) -> str:
+    """The ETag of a copy. AWS may answer 200 and tell of the failure inside."""
+    found = re.search(rb"<ETag>([^<]*)</ETag>", body)
+    if found is None:
+        raise unavailable(f"the copy failed: {body[:300].decode('utf-8', 'replace')}")
+    return listing.bare(html.unescape(found[1].decode()))
