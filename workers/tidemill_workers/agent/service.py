@@ -66,7 +66,7 @@ class Agent:
         starter = Starter(
             ledger,
             CodeCache(work_dir / "code", record),
-            EnvironmentBuilder(settings.environments_dir or _default_environments()),
+            EnvironmentBuilder(settings.environments_dir or default_environments()),
             work_dir / "runners",
             pool.env,
             settings.readable,
@@ -201,6 +201,7 @@ class Agent:
             self._beat_now.clear()
 
 
-def _default_environments() -> Path:
+def default_environments() -> Path:
+    """Give the folder of virtual environments that all agents of a user share."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(cache) / "tidemill" / "environments"
