@@ -118,17 +118,21 @@ class EnvironmentBuilder:
     def prune(self, keep: Collection[str] = (), unused_s: float = UNUSED_S) -> list[str]:
         """Remove environments whose name is not in `keep` and that no `ensure` asked for during `unused_s`.
 
-        Gives the removed names. One that another process is building or removing right now is left alone.
+        Gives the removed names. What killed builds left goes too. One that another process is building or removing
+        right now is left alone.
         """
         removed = []
-        for marker in sorted(self.root.glob(f"*/{_MARKER}")):
-            name = marker.parent.name
-            if name in keep or not _unused(marker, unused_s):
-                continue
+        left_over = {path.name[1:].split(".")[0] for path in self.root.glob(".*.partial")}
+        unused = {
+            marker.parent.name
+            for marker in self.root.glob(f"*/{_MARKER}")
+            if marker.parent.name not in keep and _unused(marker, unused_s)
+        }
+        for name in sorted(left_over | unused):
             try:
                 with self._locked(name, 0.0, None):
                     self._clear(name)
-                    if self._take_away(marker.parent, unused_s):
+                    if name in unused and self._take_away(self.root / name, unused_s):
                         removed.append(name)
             except EnvironmentFailed:
                 continue  # somebody builds or removes it at this moment
@@ -215,9 +219,9 @@ class EnvironmentBuilder:
                     on_line=on_line,
                 )
             built_s = time.monotonic() - started
-            _open_to_readers(partial)
             marker = {"python": self._interpreter[0], "no_deps": no_deps, "built_s": round(built_s, 3)}
             (partial / _MARKER).write_text(json.dumps(marker) + "\n")
+            _open_to_readers(partial)
             self._take_away(path, 0.0)  # one that lost its base interpreter
             partial.rename(path)
         finally:

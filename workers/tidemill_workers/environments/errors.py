@@ -81,7 +81,7 @@ _CAUSES: tuple[tuple[str, bool, str, str], ...] = (
         "Give the hash of every package: uv pip compile --generate-hashes requirements.in -o requirements.txt.",
     ),
     (
-        r"couldn't parse|failed to parse|expected .*(package name|version)|unexpected .*found",
+        r"couldn't parse|failed to parse|expected .*(package name|version)|unexpected .*(found|expected)",
         True,
         "the requirements file has a line that is no requirement",
         "Correct the line that the installer names.",
