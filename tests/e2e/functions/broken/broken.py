@@ -1,0 +1,4 @@
+import nothing_that_exists  # noqa: F401
+
+
+class Broken: ...
