@@ -148,10 +148,15 @@ class AgentReport:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatReply:
-    """`wanted` maps `function@revision` to slots; `drain`: take no more work and end when idle."""
+    """`wanted` maps `function@revision` to slots; `drain`: take no more work and end when idle.
+
+    `told` is false when nobody has set the wanted runners of this agent yet (it is new, or the ledger lost them): an
+    agent then keeps the runners that it has.
+    """
 
     wanted: Mapping[str, int]
     drain: bool = False
+    told: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +327,10 @@ class Ledger(Protocol):
     def agent_gone(self, agent: str) -> int:
         """An agent is known to have ended: remove it, queue its released jobs again, let its leases expire now.
         Gives the number of jobs concerned."""
+
+    def expire(self, before: float, limit: int = 1000) -> int:
+        """Forget up to `limit` jobs that ended before that time; their identities stay settled. Gives how many: call
+        again while it gives `limit`."""
 
     # -- reading -------------------------------------------------------------------------------------------------
     def job(self, job_id: str) -> Job | None: ...

@@ -1,0 +1,54 @@
+"""Agents: what they say of themselves, and what placement tells them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from tidemill.ledger import wire
+from tidemill.ledger.api import AgentReport, HeartbeatReply, StartFailure
+from tidemill.ledger.connection import Arg, Connection
+from tidemill.models import JobError, Placement
+
+
+class AgentCalls:
+    """Heartbeats, wanted runners, grants, start failures."""
+
+    _connection: Connection
+
+    def heartbeat(self, report: AgentReport) -> HeartbeatReply:
+        args = (report.name, report.pool, report.state, wire.report_text(report))
+        wanted, drain = self._connection.run("heartbeat", *args)
+        return HeartbeatReply(json.loads(wanted) if wanted else {}, bool(drain), told=bool(wanted))
+
+    def agents(self) -> list[AgentReport]:
+        return [
+            wire.read_report(text, seen, released, running)
+            for _, seen, text, released, running in self._connection.run("agents")
+        ]
+
+    def set_wanted(self, agent: str, wanted: Mapping[str, int]) -> None:
+        self._connection.run("set_wanted", agent, wire.dumps(dict(wanted)))
+
+    def set_grants(self, function: str, grants: Mapping[str, int], placement: Placement | None = None) -> None:
+        args: list[Arg] = [function, wire.dumps(wire.plain(placement)) if placement else ""]
+        for agent, number in grants.items():
+            args += (agent, number)
+        self._connection.run("set_grants", *args)
+
+    def start_failed(self, function: str, revision: str, error: JobError, permanent: bool) -> int:
+        args = (f"{function}@{revision}", wire.dumps(wire.plain(error)), int(permanent))
+        return int(self._connection.run("start_failed", *args, repeat=False))
+
+    def start_succeeded(self, function: str, revision: str) -> None:
+        self._connection.run("start_succeeded", f"{function}@{revision}")
+
+    def start_failures(self) -> list[StartFailure]:
+        keys = self._connection.keys
+        errors, numbers = self._connection.together(("HGETALL", keys.one("failure")), ("HGETALL", keys.one("failures")))
+        found = []
+        for name, text in sorted(errors.items()):
+            function, _, revision = name.rpartition("@")
+            error = JobError.model_validate_json(text)
+            found.append(StartFailure(function, revision, int(numbers.get(name, 0)), error))
+        return found

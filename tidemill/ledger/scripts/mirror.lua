@@ -1,0 +1,24 @@
+-- Purpose: put or remove a function or a pool, or switch the draining of a pool; the version grows with each change.
+-- KEYS:    1 prefix
+-- ARGV:    1 what (put_function, remove_function, put_pool, remove_pool, drain_pool), 2 name, 3 JSON, or 0 and 1
+-- Reply:   1, or 0 when there is nothing of that name to remove or to drain
+-- States:  none
+local what, name = ARGV[1], ARGV[2]
+local done = 1
+if what == "put_function" then
+  redis.call("HSET", KEY.functions, name, ARGV[3])
+elseif what == "remove_function" then
+  done = redis.call("HDEL", KEY.functions, name)
+elseif what == "put_pool" then
+  -- Agents of a removed pool drain; a pool that is new under an old name does not.
+  if redis.call("HSET", KEY.pools, name, ARGV[3]) == 1 then redis.call("SREM", KEY.draining, name) end
+elseif what == "remove_pool" then
+  done = redis.call("HDEL", KEY.pools, name)
+  if done == 1 then redis.call("SADD", KEY.draining, name) end
+elseif redis.call("HEXISTS", KEY.pools, name) == 0 then
+  done = 0
+else
+  redis.call(ARGV[3] == "1" and "SADD" or "SREM", KEY.draining, name)
+end
+if done == 1 then redis.call("INCR", KEY.version) end
+return done
