@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import BinaryIO
 
+import structlog
+
 from tidemill.errors import TidemillError
 from tidemill.store.listing import bare
 from tidemill.store.signed import SignedRequests, unavailable
@@ -22,6 +24,7 @@ PART_BYTES = 8 * 2**20
 COPY_BYTES = 256 * 2**20
 MAX_PARTS = 10_000
 AT_ONCE = 3
+log = structlog.get_logger(__name__)
 
 
 def part_size(total: int | None) -> int:
@@ -102,9 +105,7 @@ class Upload:
             self._requests.send("DELETE", self._bucket, self._key, query={"uploadId": self._id})
         except TidemillError as error:
             # The reason why the upload failed is on its way to the caller and matters more.
-            import structlog
-
-            structlog.get_logger().warning("store.abort_failed", bucket=self._bucket, error=str(error))
+            log.warning("store.abort_failed", bucket=self._bucket, error=str(error))
 
 
 def _text(body: bytes, name: str) -> str:

@@ -1,0 +1,398 @@
+"""What the record keeps, on the twin in memory and on the real store."""
+
+import base64
+import hashlib
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from tests.support import S3
+from tidemill.errors import Conflict, InvalidSpec, NotFound, PreconditionFailed, TidemillError
+from tidemill.ledger.api import Token
+from tidemill.models import (
+    CommitOutput,
+    CommitRecord,
+    EpochRecord,
+    FunctionRecord,
+    FunctionSpec,
+    JobInput,
+    PoolSpec,
+    RequestRecord,
+)
+from tidemill.models.archive import pack
+from tidemill.record import Record
+from tidemill.settings import StoreSettings
+from tidemill.store import open_store
+from tidemill.testing.memory_store import MemoryStore
+
+JOB = "0123456789abcdef" * 2
+OTHER_JOB = "f" * 32
+
+
+@pytest.fixture(params=["memory", "seaweedfs"])
+def record(request: pytest.FixtureRequest, bucket: str) -> Record:
+    """A record whose platform bucket is the test's; the users' bucket is `users-of(record)`."""
+    if request.param == "memory":
+        found = Record(MemoryStore(), bucket)
+    else:
+        s3: S3 = request.getfixturevalue("s3")
+        settings = StoreSettings(
+            endpoint=s3.endpoint, access_key=s3.access_key, secret_key=SecretStr(s3.secret_key), region=s3.region
+        )
+        found = Record(open_store(settings), bucket)
+    found.prepare()
+    return found
+
+
+def commit_of(
+    record: Record,
+    *outputs: CommitOutput,
+    job_id: str = JOB,
+    generation: int = 1,
+    nonce: str = "n1",
+    modified: int = 1_700_000_000,
+    committed_at: float = 1_700_000_100.0,
+    **more: object,
+) -> CommitRecord:
+    fields: dict[str, object] = {
+        "job_id": job_id,
+        "function": "caption",
+        "revision": "r1",
+        "generation": generation,
+        "outcome": "succeeded",
+        "nonce": nonce,
+        "epoch": 1,
+        "attempt": 1,
+        "input": JobInput(bucket="inbox", key="cat.jpg", etag="e", size=3, last_modified=modified, hop=2),
+        "outputs": outputs,
+        "created_at": 1_700_000_050.0,
+        "committed_at": committed_at,
+    }
+    return CommitRecord.model_validate(fields | more)
+
+
+def inline(record: Record, key: str, body: bytes) -> CommitOutput:
+    """A small output to the users' side, which is below out/ of the same bucket."""
+    return CommitOutput(
+        name=key.rsplit("/", 1)[-1],
+        bucket=record.bucket,
+        key=f"out/{key}",
+        size=len(body),
+        sha256=hashlib.sha256(body).hexdigest(),
+        content_type="text/plain",
+        inline=base64.b64encode(body).decode(),
+    )
+
+
+def large(record: Record, key: str, body: bytes, *, stored: bool = True) -> CommitOutput:
+    """An output that lies under the attempt's prefix."""
+    prefix = record.attempt_prefix(Token(JOB, 1, 1, 1, "n1"))
+    if stored:
+        record.store.put(record.bucket, f"{prefix}content", body)
+    return inline(record, key, body).model_copy(update={"inline": None, "attempt_key": f"{prefix}content"})
+
+
+def visible(record: Record) -> dict[str, bytes]:
+    keys = [info.key for page in record.store.pages(record.bucket, "out/") for info in page]
+    return {key.removeprefix("out/"): record.store.get(record.bucket, key) for key in keys}
+
+
+# -- requests, commits, functions, pools, epoch, logs --------------------------------------------------------------
+
+
+def request_of(**more: object) -> RequestRecord:
+    fields: dict[str, object] = {
+        "job_id": JOB,
+        "function": "caption",
+        "input": JobInput(bucket="tidemill", key="payloads/x/0/cat.jpg", etag="e", size=3, name="cat.jpg"),
+        "fingerprint": "f1",
+        "key": "cat-1",
+        "created_at": 1.0,
+    }
+    return RequestRecord.model_validate(fields | more)
+
+
+def test_the_first_request_of_a_key_counts(record: Record) -> None:
+    first = record.put_request(request_of())
+    assert record.put_request(request_of(created_at=2.0)) == first
+    with pytest.raises(Conflict, match="cat-1"):
+        record.put_request(request_of(fingerprint="f2"))
+    assert record.get_request("caption", JOB, 1) == first
+    assert record.get_request("caption", JOB, 2) is None
+
+
+def test_requests_and_manifests_are_listed_by_name(record: Record) -> None:
+    record.put_request(request_of())
+    record.put_request(request_of(generation=2))
+    record.store.put(record.bucket, "requests/caption/junk.json", b"{}")
+    assert sorted(record.open_requests()) == [("caption", JOB, 1), ("caption", JOB, 2)]
+    record.publish(commit_of(record))
+    record.publish(commit_of(record, function="other", job_id=OTHER_JOB))
+    assert sorted(record.manifests()) == [("caption", JOB, 1), ("other", OTHER_JOB, 1)]
+    assert list(record.manifests("other")) == [("other", OTHER_JOB, 1)]
+
+
+def test_the_first_commit_counts_and_its_writer_may_ask_again(record: Record) -> None:
+    first = commit_of(record, nonce="n1")
+    assert record.commit(first) == (True, first)
+    assert record.commit(commit_of(record, nonce="n2", outcome="failed")) == (False, first)
+    assert record.commit(commit_of(record, nonce="n1", committed_at=1_700_000_200.0)) == (True, first)
+    assert record.get_commit("caption", JOB, 1) == first
+    assert record.commit(commit_of(record, generation=2, nonce="n3"))[0]
+
+
+def test_a_damaged_record_is_named(record: Record) -> None:
+    record.store.put(record.bucket, f"commits/caption/{JOB}.1.json", b"{]")
+    with pytest.raises(TidemillError, match=f"commits/caption/{JOB}.1.json") as caught:
+        record.get_commit("caption", JOB, 1)
+    assert caught.value.error_code == "damaged_record"
+
+
+def test_payload_keys_are_safe(record: Record) -> None:
+    assert record.payload_key(JOB, "../../etc/pass\nwd") == f"payloads/{JOB}/0/pass_wd"
+    assert record.payload_key(JOB, "..", 3) == f"payloads/{JOB}/3/__"
+
+
+def test_functions_and_pools_are_kept(record: Record) -> None:
+    spec = FunctionSpec(name="caption", handler="captions:caption")
+    for revision in ("r1", "r2"):
+        record.put_function(FunctionRecord(spec=spec, revision=revision, deployed_at=1.0, triggers_since=1.0))
+    [current] = record.functions()
+    assert current.revision == "r2"
+    assert record.get_function("caption") == current
+    old = record.get_function("caption", "r1")
+    assert old is not None
+    assert old.revision == "r1"
+    assert record.get_function("none") is None
+    record.put_pool(PoolSpec(name="cpu"))
+    assert record.pools() == [PoolSpec(name="cpu")]
+    record.delete_pool("cpu")
+    assert record.pools() == []
+
+
+def test_the_epoch_moves_only_under_its_reader(record: Record) -> None:
+    assert record.read_epoch() is None
+    first = EpochRecord(epoch=1, sequence=1, written_at=1.0)
+    etag = record.write_epoch(first, None)
+    assert record.read_epoch() == (first, etag)
+    assert record.write_epoch(first, None) == etag  # the same writer, whose first answer was lost
+    second = EpochRecord(epoch=1, sequence=2, written_at=2.0)
+    record.write_epoch(second, etag)
+    for stale in (etag, None):
+        with pytest.raises(PreconditionFailed):
+            record.write_epoch(EpochRecord(epoch=2, sequence=0, written_at=3.0), stale)
+    found = record.read_epoch()
+    assert found is not None
+    assert found[0] == second
+    record.store.delete(record.bucket, "epoch")
+    with pytest.raises(PreconditionFailed):
+        record.write_epoch(first, etag)
+
+
+def test_logs_are_kept_as_they_are(record: Record) -> None:
+    assert record.get_log("caption", JOB, 1) is None
+    record.put_log("caption", JOB, 1, b"\xff line\n")
+    assert record.get_log("caption", JOB, 1) == b"\xff line\n"
+
+
+# -- code ----------------------------------------------------------------------------------------------------------
+
+
+def archive_of(path: Path, *members: tarfile.TarInfo, body: bytes = b"x") -> Path:
+    with tarfile.open(path, "w:gz") as tar:
+        for member in members:
+            member.size = len(body) if member.isreg() else 0
+            tar.addfile(member, io.BytesIO(body) if member.isreg() else None)
+    return path
+
+
+def test_code_comes_back_as_it_was_packed(record: Record, tmp_path: Path) -> None:
+    (tmp_path / "code" / "sub").mkdir(parents=True)
+    (tmp_path / "code" / "main.py").write_text("print(1)")
+    (tmp_path / "code" / "sub" / "run.sh").write_text("true")
+    (tmp_path / "code" / "sub" / "run.sh").chmod(0o755)
+    with (tmp_path / "code.tar.gz").open("wb") as file:
+        pack(tmp_path / "code", file)
+    sha256, size = record.put_code(tmp_path / "code.tar.gz")
+    assert record.put_code(tmp_path / "code.tar.gz") == (sha256, size)
+    assert sha256 == hashlib.sha256((tmp_path / "code.tar.gz").read_bytes()).hexdigest()
+    record.fetch_code(sha256, tmp_path / "out")
+    assert sorted(path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*")) == [
+        "main.py",
+        "sub",
+        "sub/run.sh",
+    ]
+    assert os.access(tmp_path / "out" / "sub" / "run.sh", os.X_OK)
+    with pytest.raises(NotFound):
+        record.fetch_code("0" * 64, tmp_path / "none")
+
+
+def test_code_that_is_not_what_its_name_says_is_refused(record: Record, tmp_path: Path) -> None:
+    record.store.put(record.bucket, f"functions/code/{'0' * 64}.tar.gz", b"other")
+    with pytest.raises(InvalidSpec, match="other content"):
+        record.fetch_code("0" * 64, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+# -- publication ---------------------------------------------------------------------------------------------------
+
+
+def test_outputs_carry_who_made_them_and_the_manifest_tells_all(record: Record) -> None:
+    commit = commit_of(record, inline(record, "cat/a.txt", b"A"), large(record, "cat/b.txt", b"B" * 100))
+    manifest = record.publish(commit)
+    assert visible(record) == {"cat/a.txt": b"A", "cat/b.txt": b"B" * 100}
+    assert (manifest.state, [(o.key, o.size, o.name) for o in manifest.outputs]) == (
+        "succeeded",
+        [("out/cat/a.txt", 1, "a.txt"), ("out/cat/b.txt", 100, "b.txt")],
+    )
+    for key in ("out/cat/a.txt", "out/cat/b.txt"):
+        info = record.store.head(record.bucket, key)
+        assert info is not None
+        assert info.content_type == "text/plain"
+        assert info.metadata["tidemill-job"] == JOB
+        assert info.metadata["tidemill-generation"] == "1"
+        assert info.metadata["tidemill-hop"] == "3"
+    assert record.get_manifest("caption", JOB, 1) == manifest
+    assert record.publish(commit) == manifest
+
+
+def test_a_published_job_is_not_published_again(record: Record) -> None:
+    commit = commit_of(record, inline(record, "a.txt", b"A"))
+    manifest = record.publish(commit)
+    record.store.delete(record.bucket, "out/a.txt")  # the user took the result
+    assert record.publish(commit) == manifest
+    assert visible(record) == {}
+
+
+@pytest.mark.parametrize("outcome", ["failed", "cancelled"])
+def test_other_ends_publish_nothing_but_the_manifest(record: Record, outcome: str) -> None:
+    error = {"code": "function_failed", "message": "no"}
+    commit = commit_of(record, inline(record, "a.txt", b"A"), outcome=outcome, error=error)
+    manifest = record.publish(commit)
+    assert (manifest.state, manifest.outputs) == (outcome, ())
+    assert manifest.error is not None
+    assert manifest.error.code == "function_failed"
+    assert visible(record) == {}
+
+
+def make_output(kind: str, record: Record, key: str, body: bytes) -> CommitOutput:
+    return inline(record, key, body) if kind == "inline" else large(record, key, body)
+
+
+@pytest.mark.parametrize("kind", ["inline", "large"])
+def test_a_foreign_object_is_kept_under_fail(record: Record, kind: str) -> None:
+    record.store.put(record.bucket, "out/b.txt", b"mine")
+    commit = commit_of(record, make_output(kind, record, "a.txt", b"A"), make_output(kind, record, "b.txt", b"B"))
+    manifest = record.publish(commit)
+    assert visible(record) == {"b.txt": b"mine"}
+    assert (manifest.state, manifest.outputs, manifest.left) == ("failed", (), ())
+    assert manifest.error is not None
+    assert manifest.error.code == "output_conflict"
+    assert "out/b.txt" in manifest.error.message
+    assert manifest.error.hint
+
+
+@pytest.mark.parametrize("kind", ["inline", "large"])
+def test_a_foreign_object_is_replaced_under_overwrite(record: Record, kind: str) -> None:
+    record.store.put(record.bucket, "out/a.txt", b"mine")
+    manifest = record.publish(commit_of(record, make_output(kind, record, "a.txt", b"A"), on_conflict="overwrite"))
+    assert (manifest.state, visible(record)) == ("succeeded", {"a.txt": b"A"})
+
+
+@pytest.mark.parametrize("kind", ["inline", "large"])
+def test_a_foreign_object_gets_a_numbered_neighbour_under_suffix(record: Record, kind: str) -> None:
+    for key in ("out/a.txt", "out/a-1.txt"):
+        record.store.put(record.bucket, key, b"mine")
+    commit = commit_of(record, make_output(kind, record, "a.txt", b"A"), on_conflict="suffix")
+    manifest = record.publish(commit)
+    assert visible(record) == {"a.txt": b"mine", "a-1.txt": b"mine", "a-2.txt": b"A"}
+    assert [(output.key, output.name) for output in manifest.outputs] == [("out/a-2.txt", "a.txt")]
+    # Another finisher, who knows of no manifest, finds the same object; also when the way has become free.
+    record.store.delete(record.bucket, f"manifests/caption/{JOB}.1.json")
+    record.store.delete(record.bucket, "out/a-1.txt")
+    assert record.publish(commit) == manifest
+    assert visible(record) == {"a.txt": b"mine", "a-2.txt": b"A"}
+
+
+def test_outputs_that_step_aside_do_not_take_each_others_place(record: Record) -> None:
+    record.store.put(record.bucket, "out/a.txt", b"mine")
+    commit = commit_of(record, inline(record, "a.txt", b"A"), inline(record, "a-1.txt", b"B"), on_conflict="suffix")
+    manifest = record.publish(commit)
+    record.store.delete(record.bucket, f"manifests/caption/{JOB}.1.json")
+    assert record.publish(commit) == manifest
+    assert visible(record) == {"a.txt": b"mine", "a-1.txt": b"A", "a-1-1.txt": b"B"}
+
+
+@pytest.mark.parametrize("kind", ["inline", "large"])
+def test_a_newer_generation_replaces_and_tells_what_is_left(record: Record, kind: str) -> None:
+    old = commit_of(record, inline(record, "a.txt", b"old a"), inline(record, "b.txt", b"old b"))
+    record.publish(old)
+    manifest = record.publish(commit_of(record, make_output(kind, record, "a.txt", b"new a"), generation=2))
+    assert visible(record) == {"a.txt": b"new a", "b.txt": b"old b"}
+    assert [output.key for output in manifest.outputs] == ["out/a.txt"]
+    assert [output.key for output in manifest.left] == ["out/b.txt"]
+    third = record.publish(commit_of(record, generation=3, outcome="failed"))
+    assert sorted(output.key for output in third.left) == ["out/a.txt", "out/b.txt"]
+
+
+@pytest.mark.parametrize("kind", ["inline", "large"])
+def test_a_late_finisher_of_an_older_generation_changes_nothing(record: Record, kind: str) -> None:
+    old = commit_of(record, make_output(kind, record, "a.txt", b"old"))
+    record.publish(old)
+    record.publish(commit_of(record, inline(record, "a.txt", b"new"), generation=2))
+    record.store.delete(record.bucket, f"manifests/caption/{JOB}.1.json")
+    late = record.publish(old)
+    assert visible(record) == {"a.txt": b"new"}
+    assert late.state == "cancelled"
+    assert late.error is not None
+    assert late.error.code == "superseded"
+
+
+@pytest.mark.parametrize("on_conflict", ["fail", "suffix", "overwrite"])
+@pytest.mark.parametrize("kind", ["inline", "large"])
+def test_a_changed_input_replaces_its_own_results_and_never_the_other_way(
+    record: Record, kind: str, on_conflict: str
+) -> None:
+    first = commit_of(record, inline(record, "a.txt", b"old"), on_conflict=on_conflict)
+    record.publish(first)
+    newer = commit_of(
+        record,
+        make_output(kind, record, "a.txt", b"new"),
+        job_id=OTHER_JOB,
+        modified=1_700_000_001,
+        on_conflict=on_conflict,
+    )
+    assert record.publish(newer).state == "succeeded"
+    assert visible(record) == {"a.txt": b"new"}
+    record.store.delete(record.bucket, f"manifests/caption/{JOB}.1.json")
+    assert record.publish(first).state == "cancelled"
+    assert visible(record) == {"a.txt": b"new"}
+
+
+def test_results_of_another_function_or_input_are_foreign(record: Record) -> None:
+    record.publish(commit_of(record, inline(record, "a.txt", b"A")))
+    other = commit_of(record, inline(record, "a.txt", b"B"), job_id=OTHER_JOB, function="other")
+    assert record.publish(other).state == "failed"
+    moved = JobInput(bucket="inbox", key="dog.jpg", etag="e", size=3, last_modified=1_700_000_900)
+    assert record.publish(commit_of(record, inline(record, "a.txt", b"B"), job_id="e" * 32, input=moved)).error
+    assert visible(record) == {"a.txt": b"A"}
+
+
+def test_a_bucket_that_is_gone_fails_the_job_with_the_remedy(record: Record) -> None:
+    output = inline(record, "a.txt", b"A").model_copy(update={"bucket": "no-such-bucket"})
+    for job_id, outputs in ((JOB, (output,)), (OTHER_JOB, (output, inline(record, "b.txt", b"B")))):
+        manifest = record.publish(commit_of(record, *outputs, job_id=job_id))
+        assert manifest.state == "failed"
+        assert manifest.error is not None
+        assert manifest.error.code == "output_refused"
+        assert "no-such-bucket" in (manifest.error.hint or "")
+
+
+def test_content_that_is_gone_fails_the_job(record: Record) -> None:
+    manifest = record.publish(commit_of(record, large(record, "a.txt", b"A", stored=False)))
+    assert manifest.error is not None
+    assert manifest.error.code == "output_lost"

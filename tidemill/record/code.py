@@ -1,0 +1,75 @@
+"""Code archives: up by their SHA-256, down again only as the files that were packed.
+
+An archive is made by a client, so nothing in it is trusted: links, devices, absolute names and `..` are refused (our
+packer makes none of them), and its unpacked size is bounded before the bytes are written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import tarfile
+import zlib
+from pathlib import Path
+
+from tidemill.errors import InvalidSpec
+from tidemill.models.archive import MAX_BYTES
+from tidemill.record import keys
+from tidemill.store.api import Store
+
+_MAX_FILES = 100_000
+
+
+def put_code(store: Store, bucket: str, archive: Path) -> tuple[str, int]:
+    """Store an archive once; give its SHA-256 and its size in bytes."""
+    with archive.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if store.head(bucket, keys.code(digest)) is None:
+        store.put(bucket, keys.code(digest), archive, content_type="application/gzip")
+    return digest, archive.stat().st_size
+
+
+def fetch_code(store: Store, bucket: str, sha256: str, into: Path) -> None:
+    """Download an archive and unpack it into a folder, which is made when it is missing.
+
+    Raises:
+        NotFound: there is no such archive.
+        InvalidSpec: its content is not what its name says, or it holds what an archive must not.
+    """
+    into.mkdir(parents=True, exist_ok=True)
+    archive = into / f".code-{secrets.token_hex(8)}"
+    try:
+        done = store.download(bucket, keys.code(sha256), archive)
+        if done.sha256 != sha256:
+            raise InvalidSpec(
+                f"the code archive {sha256} has other content ({done.sha256})", hint="Deploy the function again."
+            )
+        unpack(archive, into)
+    finally:
+        archive.unlink(missing_ok=True)
+
+
+def unpack(archive: Path, into: Path, *, max_bytes: int = MAX_BYTES, max_files: int = _MAX_FILES) -> None:
+    """Unpack a tar.gz of plain files and folders. Raises `InvalidSpec` for anything else in it."""
+    total = count = 0
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            for member in tar:
+                total, count = total + member.size, count + 1
+                if total > max_bytes or count > max_files:
+                    raise _refused(f"more than {max_bytes // 2**20} MiB or {max_files} files")
+                if not (member.isreg() or member.isdir()) or member.issparse():
+                    raise _refused(f"{member.name[:200]!r}, which is neither a file nor a folder")
+                tar.extract(member, into, filter="data")
+    except tarfile.FilterError as error:
+        raise _refused(str(error)) from error
+    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the disk's trouble, not the archive's
+        raise InvalidSpec(f"the code archive is damaged: {error}", hint="Deploy the function again.") from error
+
+
+def _refused(what: str) -> InvalidSpec:
+    return InvalidSpec(
+        f"the code archive holds {what}", hint="Pack it with `tidemill function deploy`: plain files in one folder."
+    )

@@ -1,0 +1,174 @@
+"""The record: requests, commits, manifests, functions, pools and the epoch, as objects of the platform bucket.
+
+The bucket is the truth, Redis is fast: all of this outlives every process and every Redis. What must be decided once
+(a request's identity, a job's end, a manifest) is created by If-None-Match; the first writer wins, and every other one
+reads who that was. `publish.py` brings a committed job's outputs to their users, `ending.py` ties record and ledger.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tidemill.errors import Conflict, NotFound
+from tidemill.ledger.api import Token
+from tidemill.models import CommitRecord, EpochRecord, FunctionRecord, Manifest, PoolSpec, RequestRecord
+from tidemill.record import code, keys
+from tidemill.record.objects import Objects
+from tidemill.record.outputs import safe_name
+from tidemill.record.publish import Publication
+from tidemill.store.api import Store
+
+
+class Record:
+    """Everything durable. Thread-safe. Errors of every method are those of the store."""
+
+    def __init__(self, store: Store, bucket: str = "tidemill", sleep: Callable[[float], None] = time.sleep) -> None:
+        self.store = store
+        self.bucket = bucket
+        self._objects = Objects(store, bucket, sleep)
+
+    def prepare(self) -> None:
+        """Make the platform bucket. Raises `ServiceUnavailable` for a store without conditional puts."""
+        self.store.ensure_bucket(self.bucket)
+        self.store.probe_conditional_put(self.bucket)
+
+    # -- requests and payloads -----------------------------------------------------------------------------------
+    def put_request(self, request: RequestRecord) -> RequestRecord:
+        """Accept a call once; gives the stored record, which is the first one. Raises `Conflict` when that one was
+        another call under the same key."""
+        key = keys.request(request.function, request.job_id, request.generation)
+        stored = self._objects.create(key, request)
+        if stored.fingerprint != request.fingerprint:
+            raise Conflict(
+                f"the idempotency key {request.key!r} was used before, with another file or other parameters",
+                code="idempotency_conflict",
+                hint="Use a new key for a new call.",
+            )
+        return stored
+
+    def get_request(self, function: str, job_id: str, generation: int) -> RequestRecord | None:
+        return self._objects.read(keys.request(function, job_id, generation), RequestRecord)
+
+    def payload_key(self, job_id: str, name: str, number: int = 0) -> str:
+        """Where the payload of a call goes; `name` is the caller's and is made safe."""
+        return keys.payload(job_id, number, safe_name(name))
+
+    def open_requests(self) -> Iterator[tuple[str, str, int]]:
+        """Function, job and generation of every request record that retention has not removed.
+
+        Whether one is done already the ledger's settled set says (or its manifest): no listing of manifests is paid
+        for here.
+        """
+        return self._names(keys.REQUESTS)
+
+    # -- commits and manifests -----------------------------------------------------------------------------------
+    def commit(self, commit: CommitRecord) -> tuple[bool, CommitRecord]:
+        """Decide the end of a job: whether ours is the record that counts, and that record.
+
+        One conditional put. When its answer was lost, our own nonce in the stored record says that we won.
+        """
+        stored = self._objects.create(keys.commit(commit.function, commit.job_id, commit.generation), commit)
+        ours = (stored.nonce, stored.epoch, stored.attempt) == (commit.nonce, commit.epoch, commit.attempt)
+        return ours, stored
+
+    def get_commit(self, function: str, job_id: str, generation: int) -> CommitRecord | None:
+        return self._objects.read(keys.commit(function, job_id, generation), CommitRecord)
+
+    def get_manifest(self, function: str, job_id: str, generation: int) -> Manifest | None:
+        return self._objects.read(keys.manifest(function, job_id, generation), Manifest)
+
+    def manifests(self, function: str | None = None) -> Iterator[tuple[str, str, int]]:
+        """Function, job and generation of every finished job; names only."""
+        return self._names(f"{keys.MANIFESTS}{function}/" if function else keys.MANIFESTS)
+
+    def commits(self, function: str | None = None) -> Iterator[tuple[str, str, int]]:
+        """Function, job and generation of every committed job; names only."""
+        return self._names(f"{keys.COMMITS}{function}/" if function else keys.COMMITS)
+
+    def publish(self, commit: CommitRecord) -> Manifest:
+        """Bring the outputs to their keys and write the manifest. Anybody may do it, at any time, again."""
+        found = self.get_manifest(commit.function, commit.job_id, commit.generation)
+        if found is not None:
+            return found
+        previous = None
+        if commit.generation > 1:
+            previous = self.get_manifest(commit.function, commit.job_id, commit.generation - 1)
+        manifest = Publication(self.store, self.bucket, commit, previous).run()
+        return self._objects.create(keys.manifest(commit.function, commit.job_id, commit.generation), manifest)
+
+    def attempt_prefix(self, token: Token) -> str:
+        """The prefix of an attempt's large outputs, with a slash at its end."""
+        return keys.attempt(token)
+
+    # -- functions, code, pools ----------------------------------------------------------------------------------
+    def put_function(self, record: FunctionRecord) -> None:
+        """Keep this revision, and make it the current one."""
+        self._objects.replace(keys.function(record.name, record.revision), record)
+        self._objects.replace(keys.function(record.name), record)
+
+    def functions(self) -> list[FunctionRecord]:
+        """The current revision of every function, deleted ones too (`deleted_at`)."""
+        found = [self._objects.read(key, FunctionRecord) for key in self._keys(keys.FUNCTIONS) if _is_current(key)]
+        return [record for record in found if record is not None]
+
+    def get_function(self, name: str, revision: str | None = None) -> FunctionRecord | None:
+        return self._objects.read(keys.function(name, revision), FunctionRecord)
+
+    def put_code(self, archive: Path) -> tuple[str, int]:
+        """Store a code archive once; gives its SHA-256 in hex and its size in bytes."""
+        return code.put_code(self.store, self.bucket, archive)
+
+    def fetch_code(self, sha256: str, into: Path) -> None:
+        """Unpack a code archive into a folder. Raises `NotFound`, and `InvalidSpec` for a bad archive."""
+        code.fetch_code(self.store, self.bucket, sha256, into)
+
+    def put_pool(self, spec: PoolSpec) -> None:
+        self._objects.replace(keys.pool(spec.name), spec)
+
+    def pools(self) -> list[PoolSpec]:
+        found = [self._objects.read(key, PoolSpec) for key in self._keys(keys.POOLS)]
+        return [spec for spec in found if spec is not None]
+
+    def delete_pool(self, name: str) -> None:
+        self.store.delete(self.bucket, keys.pool(name))
+
+    # -- epoch ---------------------------------------------------------------------------------------------------
+    def read_epoch(self) -> tuple[EpochRecord, str] | None:
+        """The epoch and its ETag, or None before the first one."""
+        return self._objects.read_tagged(keys.EPOCH, EpochRecord)
+
+    def write_epoch(self, record: EpochRecord, if_match: str | None) -> str:
+        """Write the epoch over the one with this ETag (None: the first one), and give the new ETag.
+
+        Raises:
+            PreconditionFailed: another leader wrote since.
+        """
+        return self._objects.exchange(keys.EPOCH, record, if_match)
+
+    # -- logs ----------------------------------------------------------------------------------------------------
+    def put_log(self, function: str, job_id: str, generation: int, text: bytes) -> None:
+        self.store.put(
+            self.bucket, keys.log(function, job_id, generation), text, content_type="text/plain; charset=utf-8"
+        )
+
+    def get_log(self, function: str, job_id: str, generation: int) -> bytes | None:
+        try:
+            return self.store.get(self.bucket, keys.log(function, job_id, generation))
+        except NotFound:
+            return None
+
+    # ------------------------------------------------------------------------------------------------------------
+    def _keys(self, prefix: str) -> Iterator[str]:
+        for page in self.store.pages(self.bucket, prefix):
+            yield from (info.key for info in page)
+
+    def _names(self, prefix: str) -> Iterator[tuple[str, str, int]]:
+        for key in self._keys(prefix):
+            if (names := keys.names(key)) is not None:
+                yield names
+
+
+def _is_current(key: str) -> bool:
+    return key.endswith(keys.CURRENT) and key.count("/") == 2
