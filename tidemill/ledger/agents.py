@@ -36,6 +36,13 @@ class AgentCalls:
             args += (agent, number)
         self._connection.run("set_grants", *args)
 
+    def set_scaling(self, numbers: Mapping[str, int]) -> None:
+        self._connection.command("SET", self._connection.keys.one("scaling"), wire.dumps(dict(numbers)))
+
+    def scaling(self) -> dict[str, int]:
+        text = self._connection.command("GET", self._connection.keys.one("scaling"))
+        return {name: int(number) for name, number in json.loads(text or "{}").items()}
+
     def start_failed(self, function: str, revision: str, error: JobError, permanent: bool) -> int:
         args = (f"{function}@{revision}", wire.dumps(wire.plain(error)), int(permanent))
         return int(self._connection.run("start_failed", *args, repeat=False))

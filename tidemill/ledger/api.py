@@ -407,3 +407,6 @@ class Ledger(Protocol):
 
     def iter_open(self) -> Iterator[Job]:
         """All jobs that are not terminal, in no order, without blocking the server."""
+
+    def close(self) -> None:
+        """Close its connections."""

@@ -32,6 +32,7 @@ SHAPES: dict[str, str] = {
     "agents": "agents",  # zset: agent by last heartbeat (us)
     "agent": "agent:",  # hash per agent: report, pool, state, drain, wanted
     "grants": "grants:",  # hash per function: agent -> number; the empty field holds the placement
+    "scaling": "scaling",  # string: JSON, `pool` or `pool/function` -> number
     # mirrors of the platform bucket
     "functions": "functions",  # hash: name -> JSON
     "pools": "pools",  # hash: name -> JSON

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from tidemill.errors import InvalidSpec
 from tidemill.ledger import wire
 from tidemill.ledger.api import Backlog, JobPage, Transition
 from tidemill.ledger.connection import Connection
+from tidemill.ledger.cursors import read_cursor
 from tidemill.models import Job, JobState
 
 _CHUNK = 500  # jobs that one call looks at
@@ -99,17 +99,3 @@ class ReadingCalls:
         key = self._connection.keys.one("transitions")
         newest = self._connection.command("XREVRANGE", key, "+", "-", "COUNT", 1)
         return str(newest[0][0]) if newest else "0"
-
-
-def read_cursor(cursor: str | None) -> tuple[str, str]:
-    """Give creation time (us) and id of the last job that a page looked at.
-
-    Raises:
-        InvalidSpec: this was never a cursor.
-    """
-    if cursor is None:
-        return "", ""
-    at, dash, last = cursor.partition("-")
-    if not (dash and at.isdecimal()):
-        raise InvalidSpec(f"{cursor[:80]!r} is not a cursor", hint="Pass the cursor of the page before, unchanged.")
-    return at, last

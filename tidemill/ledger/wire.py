@@ -21,8 +21,7 @@ from tidemill.models import Cost, Job, JobError, JobState
 
 _SUMMARY = 120
 _ERROR_LINE = 200
-_TRACEBACK = 16_000
-_LOG_TAIL = 8_000
+_LONGEST = {"traceback": 16_000, "log_tail": 8_000}
 
 
 def dumps(value: Any) -> str:
@@ -69,16 +68,18 @@ def error_line(error: JobError | None) -> str:
     return line if len(line) <= _ERROR_LINE else line[: _ERROR_LINE - 1] + "…"
 
 
+def bounded(error: JobError) -> JobError:
+    """The error with the ends of its long texts; the manifest has them whole."""
+    cut = {name: "…" + text[-limit:] for name, limit in _LONGEST.items() if len(text := getattr(error, name)) > limit}
+    return error.model_copy(update=cut)
+
+
 def end_of(ended: Ended) -> str:
-    """The facts of a commit as JSON. Long texts keep their ends; the manifest has them whole."""
+    """The facts of a commit as JSON."""
     facts: dict[str, Any] = {"state": ended.state, "usd": ended.usd, "gpu_seconds": ended.gpu_seconds}
     facts["run_s"] = ended.run_s
     if ended.error is not None:
-        error = plain(ended.error)
-        for name, limit in (("traceback", _TRACEBACK), ("log_tail", _LOG_TAIL)):
-            if len(error.get(name, "")) > limit:
-                error[name] = "…" + error[name][-limit:]
-        facts["error"] = error
+        facts["error"] = plain(bounded(ended.error))
     if ended.outputs:
         facts["outputs"] = [plain(output) for output in ended.outputs]
     if ended.revision:
