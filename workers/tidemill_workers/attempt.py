@@ -332,7 +332,7 @@ def _prepare(job: Job, claim: Claim, function: FunctionRecord, folder: Path) -> 
         bucket=job.input.bucket,
         key=job.input.key,
         size=job.input.size,
-        content_type=job.input.content_type,
+        content_type=job.input.content_type or "application/octet-stream",
         metadata={},
         params={**params, **job.params},
         job_dir=folder,

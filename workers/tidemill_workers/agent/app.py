@@ -36,10 +36,10 @@ def make_worker_app(redis_url: str, agent: Agent) -> Celery:
     )
     Panel.data.pop("enable_events", None)  # Flower would switch events of doorbells on
 
-    @app.task(name=TASK)
     def doorbell(_name: str) -> None:
         agent.answer()
 
+    app.task(name=TASK)(doorbell)
     return app
 
 
