@@ -1,0 +1,77 @@
+"""`/healthz` (the process lives), `/readyz` (it can do its work), `/metrics`, and a first page."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import HTMLResponse, Response
+
+from tidemill.errors import TidemillError
+from tidemill_gateway.api import wire
+from tidemill_gateway.services import Services
+
+LANDING = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Tidemill</title></head>
+<body><main><h1>Tidemill</h1>
+<p>This is the HTTP API of a Tidemill gateway. Its calls need the bearer token
+that <code>tidemill env</code> prints.</p>
+<ul><li><code>/openapi.json</code>: every call</li><li><code>/healthz</code>, <code>/readyz</code>,
+<code>/metrics</code>: how it is</li></ul></main></body></html>
+"""
+
+
+def routes(services: Services) -> APIRouter:
+    router = APIRouter(tags=["service"])
+
+    @router.get("/", include_in_schema=False)
+    async def landing() -> Response:
+        return HTMLResponse(LANDING)
+
+    @router.get("/healthz", summary="The process lives (no token needed)")
+    async def healthz() -> Response:
+        return wire.of_value({"status": "ok"})
+
+    @router.get("/readyz", summary="Ledger and store answer, and there is an epoch")
+    def readyz() -> Response:
+        intake = "ok" if services.started else "starting"
+        checks = {"ledger": _ledger(services), "store": _store(services), "intake": intake}
+        ready = all(found == "ok" for found in checks.values())
+        return wire.of_value({"ready": ready, "checks": checks}, 200 if ready else 503)
+
+    @router.get("/metrics", summary="Numbers for Prometheus")
+    def metrics() -> Response:
+        _measure(services)
+        return Response(services.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return router
+
+
+def _ledger(services: Services) -> str:
+    try:
+        services.ledger.ping()
+        return "ok" if services.ledger.epoch() is not None else "no epoch: no placement service leads yet"
+    except TidemillError as error:
+        return error.message
+
+
+def _store(services: Services) -> str:
+    try:
+        services.store.ping()
+    except TidemillError as error:
+        return error.message
+    return "ok"
+
+
+def _measure(services: Services) -> None:
+    """Read what only the ledger knows. Raises `LedgerUnavailable`: then there is nothing true to show."""
+    metrics = services.metrics
+    metrics.jobs.clear()
+    for function, states in services.ledger.counts().items():
+        for state, count in states.items():
+            metrics.jobs.labels(function, state.value).set(count)
+    metrics.agents.clear()
+    for agent in services.ledger.agents():
+        metrics.agents.labels(agent.pool, agent.state).inc()
+    memory = services.ledger.memory()
+    metrics.ledger_memory.labels("used").set(memory.used)
+    metrics.ledger_memory.labels("limit").set(memory.limit)
+    metrics.backlog.set(services.receiver.backlog)

@@ -1,0 +1,142 @@
+"""`jobs/{id}/logs` and `jobs/{id}/events`: what a job says while it runs.
+
+Events are server-sent: `job` (the whole job, first and last), `state` (a transition; its id is the ledger's position,
+so `Last-Event-ID` resumes without a gap), `progress`. The stream ends with the job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+
+from tidemill.ledger.api import Ledger, LogLine, Transition
+from tidemill.models import Job, Progress
+from tidemill_gateway.api import wire
+from tidemill_gateway.feed import Feed
+from tidemill_gateway.services import Services
+
+_POLL_S = 0.25
+_TICK_S = 1.0
+_SILENT_TICKS = 15
+_POSITION = r"^[0-9]{1,20}(-[0-9]{1,20})?$"
+
+
+def routes(services: Services) -> APIRouter:
+    router = APIRouter(prefix="/api/v1/jobs/{job_id}", tags=["jobs"])
+
+    @router.get("/logs", summary="What a job printed, as text or JSON")
+    async def logs(
+        job_id: str,
+        request: Request,
+        after: Annotated[str, Query(pattern=_POSITION)] = "0",
+        wait: Annotated[float, Query(ge=0, le=60, allow_inf_nan=False)] = 0.0,
+        format: Annotated[str | None, Query(pattern="^(text|json)$")] = None,
+    ) -> Response:
+        """Following: ask for `format=json&after=NEXT&wait=20` again until `done`."""
+        job = await run_in_threadpool(services.calls.job, wire.owner_of(request), job_id)
+        as_json = format == "json" or (format is None and "application/json" in request.headers.get("accept", ""))
+        lines, job = await _lines(job, after, wait)
+        stored = None
+        if not lines and after == "0" and job.state.terminal:
+            record = services.record
+            stored = await run_in_threadpool(record.get_log, job.function, job_id, job.generation)
+        if not as_json:
+            text = (stored or b"").decode("utf-8", "replace") or "".join(f"{line.text}\n" for line in lines)
+            return PlainTextResponse(text, headers={"X-Content-Type-Options": "nosniff"})
+        rows = [{"position": x.position, "at": x.at, "stream": x.stream, "text": x.text} for x in lines]
+        if stored is not None:
+            at = job.finished_at or job.created_at
+            texts = stored.decode("utf-8", "replace").splitlines()
+            rows = [{"position": "0", "at": at, "stream": "log", "text": text} for text in texts]
+        position = lines[-1].position if lines else after
+        return wire.of_value({"lines": rows, "next": position, "done": job.state.terminal and not lines})
+
+    async def _lines(job: Job, after: str, wait_s: float) -> tuple[list[LogLine], Job]:
+        clock = asyncio.get_running_loop().time
+        give_up = clock() + wait_s
+        while True:
+            lines = await run_in_threadpool(services.ledger.log, job.id, after)
+            if lines or job.state.terminal or clock() >= give_up:
+                return lines, job
+            await asyncio.sleep(_POLL_S)
+            job = await _again(services.ledger, job)
+
+    @router.get("/events", summary="The life of a job as server-sent events")
+    async def events(job_id: str, request: Request) -> Response:
+        job = await run_in_threadpool(services.calls.job, wire.owner_of(request), job_id)
+        last = request.headers.get("last-event-id", "")
+        resume = last if last.replace("-", "").isdecimal() and len(last) <= 41 else None
+        body = _events(services.ledger, services.feed, job, resume)
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return StreamingResponse(body, headers=headers, media_type="text/event-stream")
+
+    return router
+
+
+async def _events(ledger: Ledger, feed: Feed, job: Job, resume: str | None) -> AsyncIterator[str]:
+    if job.state.terminal and resume is None:
+        yield _sse("job", wire.dump(job))
+        return
+    async with feed.subscribe(job.id) as lines:
+        position = resume or await run_in_threadpool(ledger.last_position)
+        job = await _again(ledger, job)
+        yield _sse("job", wire.dump(job), position)
+        sent: set[str] = set()
+        if resume is not None:
+            for line in await run_in_threadpool(_missed, ledger, job.id, resume):
+                sent.add(line.position)
+                yield _sse("state", _shown(line), line.position)
+        progress, silent = job.progress, 0
+        while not job.state.terminal:
+            try:
+                async with asyncio.timeout(_TICK_S):
+                    line = await lines.get()
+                if line.position not in sent:
+                    yield _sse("state", _shown(line), line.position)
+                if not line.state.terminal:
+                    continue
+            except TimeoutError:
+                silent += 1
+            job = await _again(ledger, job)
+            if job.progress is not None and job.progress != progress:
+                progress, silent = job.progress, 0
+                yield _sse("progress", _progress(progress))
+            if silent >= _SILENT_TICKS:
+                silent = 0
+                yield ": still here\n\n"
+        yield _sse("job", wire.dump(job))
+
+
+async def _again(ledger: Ledger, job: Job) -> Job:
+    """The job as it is now; as it was, when the ledger has forgotten it."""
+    found = await run_in_threadpool(ledger.job, job.id)
+    return found if found is not None else job
+
+
+def _missed(ledger: Ledger, job_id: str, after: str) -> list[Transition]:
+    """The lines of a job since a position; the stream is capped, so this ends."""
+    found: list[Transition] = []
+    while page := ledger.transitions(after):
+        found += [line for line in page if line.job_id == job_id]
+        after = page[-1].position
+    return found
+
+
+def _shown(line: Transition) -> dict[str, Any]:
+    facts = {"job_id": line.job_id, "function": line.function, "state": line.state.value, "at": line.at}
+    return {**facts, "attempt": line.attempt, "generation": line.generation, "agent": line.agent, "error": line.error}
+
+
+def _progress(progress: Progress) -> dict[str, Any]:
+    return wire.dump(progress)
+
+
+def _sse(event: str, data: dict[str, Any], position: str | None = None) -> str:
+    identity = f"id: {position}\n" if position is not None else ""
+    return f"{identity}event: {event}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n"

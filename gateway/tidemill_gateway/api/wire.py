@@ -1,0 +1,66 @@
+"""Reading requests and writing answers: JSON in and out without a second validation, the owner of a request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import Request
+from pydantic import BaseModel
+from pydantic_core import from_json
+from starlette.responses import Response
+
+from tidemill.errors import InvalidSpec
+from tidemill_gateway.auth import Owner
+
+
+def owner_of(request: Request) -> Owner:
+    """Give the owner whose token the request carried."""
+    owner = request.state.owner
+    assert isinstance(owner, Owner)
+    return owner
+
+
+def of_model(model: BaseModel, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(model.model_dump_json(), status, headers, "application/json")
+
+
+def of_value(value: Any, status: int = 200) -> Response:
+    """Answer with plain JSON values."""
+    body = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    return Response(body, status, media_type="application/json")
+
+
+def dump(model: BaseModel) -> dict[str, Any]:
+    return model.model_dump(mode="json")
+
+
+def parse_object(text: str | bytes, what: str) -> dict[str, Any]:
+    """Give a JSON object.
+
+    Raises:
+        InvalidSpec: it is none. NaN, infinities and half surrogates are refused: no store could give them back.
+    """
+    try:
+        value = from_json(text, allow_inf_nan=False)
+    except ValueError as error:
+        raise InvalidSpec(f"{what} is not JSON: {str(error)[:200]}", hint="Send a JSON object.") from error
+    if not isinstance(value, dict):
+        raise InvalidSpec(f"{what} is no JSON object", hint="Send a JSON object.")
+    return value
+
+
+async def body_object(request: Request) -> dict[str, Any]:
+    """Give the body as a JSON object. Raises as `parse_object`."""
+    return parse_object(await request.body(), "the body")
+
+
+def text_field(data: Mapping[str, Any], name: str, *, longest: int = 1024) -> str:
+    """Give a required text of a body. Raises `InvalidSpec`."""
+    value = data.get(name)
+    if not isinstance(value, str) or not value:
+        raise InvalidSpec(f"{name} is missing, or no text")
+    if len(value.encode()) > longest:
+        raise InvalidSpec(f"{name} is longer than {longest} bytes")
+    return value

@@ -1,0 +1,204 @@
+"""Deploying a function: everything that can be wrong with it is said now, not when its first job fails.
+
+The order makes a crash harmless: the code archive, then the spec in the platform bucket, then the ledger's mirror.
+"""
+
+from __future__ import annotations
+
+import secrets
+import tarfile
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+import structlog
+
+from tidemill.errors import InvalidSpec, NotFound
+from tidemill.ledger.api import Ledger
+from tidemill.models import FunctionRecord, FunctionSpec, Trigger, revision_of
+from tidemill.models.archive import MAX_BYTES, pack
+from tidemill.models.files import load_function
+from tidemill.models.pool import Where
+from tidemill.record import Record
+from tidemill.store import Store
+from tidemill_gateway import params
+from tidemill_gateway.auth import Owner
+
+_MAX_FILES = 20_000
+log = structlog.get_logger(__name__)
+
+
+class Deployer:
+    """Puts functions in place and removes them. One for each process."""
+
+    def __init__(self, ledger: Ledger, record: Record, store: Store, clock: Callable[[], float] = time.time) -> None:
+        self._ledger = ledger
+        self._record = record
+        self._store = store
+        self._clock = clock
+        self._lock = threading.Lock()  # two deploys at once could overlap each other's triggers unseen
+
+    def deploy(self, spec: FunctionSpec, code: Path | None, owner: Owner) -> FunctionRecord:
+        """Check a function and put it in place. An unchanged one is the same revision, and nothing is written.
+
+        Args:
+            code: its archive (tar.gz), or None to keep the code that is deployed.
+
+        Raises:
+            InvalidSpec, NotAllowed: with the remedy.
+            StoreUnavailable, LedgerUnavailable: it may be half in place; deploy it again.
+        """
+        with self._lock:
+            others = {name: found for name, found in self._ledger.functions().items() if name != spec.name}
+            self._check(spec, others, owner)
+            old = self._record.get_function(spec.name)
+            sha256, size = self._code(spec, code, old)
+            revision = revision_of(spec, sha256)
+            if old is not None and old.deleted_at is None and old.revision == revision and old.spec == spec:
+                if self._ledger.function(spec.name) != old:
+                    self._ledger.put_function(old)
+                return old
+            self._make_buckets(spec)
+            record = FunctionRecord(
+                spec=spec,
+                revision=revision,
+                code_sha256=sha256,
+                code_size=size,
+                owner=owner.name,
+                deployed_at=self._clock(),
+                triggers_since=self._triggers_since(spec, old),
+            )
+            self._record.put_function(record)
+            self._ledger.put_function(record)
+        log.info("function.deployed", function=spec.name, revision=revision, owner=owner.name, code_bytes=size)
+        return record
+
+    def deploy_folder(self, folder: Path, owner: Owner) -> FunctionRecord:
+        """Deploy a function from its folder; raises as `deploy`."""
+        loaded = load_function(folder)
+        with tempfile.TemporaryDirectory(prefix="tidemill-deploy-") as scratch:
+            archive = Path(scratch, "code.tar.gz")
+            with archive.open("xb") as into:
+                pack(loaded.folder, into)
+            return self.deploy(loaded.spec, archive, owner)
+
+    def remove(self, name: str) -> FunctionRecord:
+        """Leave a tombstone, and end the triggers. Placement ends what is queued; what runs may finish.
+
+        Raises:
+            NotFound: there is no such function.
+        """
+        with self._lock:
+            old = self._record.get_function(name)
+            if old is None or old.deleted_at is not None:
+                raise NotFound(f"there is no function {name}")
+            gone = old.model_copy(update={"deleted_at": self._clock()})
+            self._record.put_function(gone)
+            self._ledger.remove_function(name)
+        log.info("function.deleted", function=name)
+        return gone
+
+    # -- checks --------------------------------------------------------------------------------------------------
+    def _check(self, spec: FunctionSpec, others: dict[str, FunctionRecord], owner: Owner) -> None:
+        if spec.secrets:
+            raise InvalidSpec(
+                f"{spec.name}: secrets are not supported yet",
+                hint="Leave `secrets` out; give what is not secret through `env` or `params`.",
+            )
+        if spec.image is not None and not self._has_cluster():
+            raise InvalidSpec(
+                f"{spec.name}: an image needs a pool in a cluster, and there is none",
+                hint="Leave `image` out, or apply a pool with `where: {kubernetes: ...}` first.",
+            )
+        params.check_rules(spec.params)
+        buckets = [(f"trigger {t.bucket}/{t.prefix}", t.bucket) for t in spec.trigger]
+        if spec.output is not None:
+            buckets.append((f"output {spec.output.bucket}/{spec.output.prefix}", spec.output.bucket))
+        for what, bucket in buckets:
+            if bucket == self._record.bucket:
+                raise InvalidSpec(
+                    f"{spec.name}: {what} lies in the platform bucket",
+                    hint="Use a bucket of your own; the platform bucket holds only what Tidemill itself keeps.",
+                )
+            owner.check_bucket(bucket)
+        for trigger in spec.trigger:
+            for name, other in sorted(others.items()):
+                for theirs in other.spec.trigger:
+                    _check_overlap(spec.name, trigger, name, theirs)
+
+    def _has_cluster(self) -> bool:
+        return any(isinstance(pool.spec.where, Where) for pool in self._ledger.pools().values())
+
+    def _code(self, spec: FunctionSpec, code: Path | None, old: FunctionRecord | None) -> tuple[str | None, int]:
+        if code is not None:
+            _check_archive(code, spec)
+            return self._record.put_code(code)
+        if old is not None and old.code_sha256 is not None:
+            return old.code_sha256, old.code_size
+        if spec.handler is not None:
+            raise InvalidSpec(
+                f"{spec.name}: its code is missing",
+                hint="Send the folder as a tar.gz in the part `code`; `tidemill function deploy FOLDER` does.",
+            )
+        return None, 0
+
+    # -- effects -------------------------------------------------------------------------------------------------
+    def _make_buckets(self, spec: FunctionSpec) -> None:
+        wanted = {t.bucket for t in spec.trigger} | ({spec.output.bucket} if spec.output is not None else set())
+        for bucket in sorted(wanted):
+            if not self._store.bucket_exists(bucket):
+                self._store.ensure_bucket(bucket)
+                log.info("bucket.created", bucket=bucket, function=spec.name)
+
+    def _triggers_since(self, spec: FunctionSpec, old: FunctionRecord | None) -> float:
+        """When the triggers began, by the store's clock; kept while buckets and prefixes stay the same."""
+        places = {(t.bucket, t.prefix) for t in spec.trigger}
+        if old is not None and old.deleted_at is None and places == {(t.bucket, t.prefix) for t in old.spec.trigger}:
+            return old.triggers_since
+        return self._store_time() if places else self._clock()
+
+    def _store_time(self) -> float:
+        """Ask the store what time it is, through an object: objects are compared with it, and clocks differ."""
+        key = self._record.payload_key(secrets.token_hex(16), "clock")
+        self._store.put(self._record.bucket, key, b"")
+        info = self._store.head(self._record.bucket, key)
+        self._store.delete(self._record.bucket, key)
+        return float(info.last_modified) if info is not None else self._clock()
+
+
+def _check_overlap(name: str, mine: Trigger, other: str, theirs: Trigger) -> None:
+    if mine.overlaps(theirs) and not (mine.shared and theirs.shared):
+        raise InvalidSpec(
+            f"{name}: the trigger {mine.bucket}/{mine.prefix} overlaps {theirs.bucket}/{theirs.prefix} of {other}",
+            hint="Use another prefix or suffix, or write `shared: true` in both triggers to start both functions.",
+        )
+
+
+def _check_archive(code: Path, spec: FunctionSpec) -> None:
+    """A look at the archive's table, without unpacking: agents refuse links and foreign paths too, but much later."""
+    total, count, names = 0, 0, set()
+    try:
+        with tarfile.open(code, mode="r|gz") as tar:
+            for member in tar:
+                path = PurePosixPath(member.name)
+                if path.is_absolute() or ".." in path.parts or not (member.isfile() or member.isdir()):
+                    raise InvalidSpec(f"the code archive holds {member.name!r}: only plain files inside it are taken")
+                names.add(path.as_posix())
+                total, count = total + member.size, count + 1
+                if total > MAX_BYTES or count > _MAX_FILES:
+                    raise InvalidSpec(
+                        f"the code archive unpacks to more than {MAX_BYTES // 2**20} MiB or {_MAX_FILES} files",
+                        hint="Keep weights and data out of it: in a bucket, or in a folder that agents may read.",
+                    )
+    except (tarfile.TarError, OSError, EOFError, ValueError) as error:
+        raise InvalidSpec(
+            f"the code archive is no tar.gz: {error}", hint="Send a gzipped tar of the folder."
+        ) from error
+    wanted = spec.environment.requirements
+    if wanted is not None and PurePosixPath(wanted).as_posix() not in names:
+        raise InvalidSpec(
+            f"{spec.name}: environment.requirements names {wanted}, which is not in the code archive",
+            hint="Put the file into the function's folder.",
+        )

@@ -1,0 +1,154 @@
+"""From an object to its job: HEAD, the written rules, the identity, one ledger call, and the doorbell.
+
+Events and listings both come through here. The HEAD decides what the object is (its answer is also where the hop count
+stands), so a forged or stale event can at worst point at an object that is a job anyway.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from tidemill.ledger.api import Ledger, NewJob, Submitted
+from tidemill.models import BucketEvent, FunctionRecord, JobInput, Trigger, object_job_id
+from tidemill.store import ObjectInfo, Store
+from tidemill_gateway.catalogue import Table
+from tidemill_gateway.intake import rules
+from tidemill_gateway.intake.memo import Memo
+
+Ring = Callable[[str, str, str], object]  # agent, job id, function
+HOP = "tidemill-hop"
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What became of one object: its identity by HEAD for each function, how many jobs are new, or that it is none."""
+
+    ids: Mapping[str, str]
+    created: int = 0
+    ignored: bool = False
+
+
+class Submitter:
+    """Submits jobs. One for each process; safe from any thread."""
+
+    def __init__(self, ledger: Ledger, store: Store, ring: Ring, *, max_hops: int) -> None:
+        self._ledger = ledger
+        self._store = store
+        self._ring = ring
+        self._max_hops = max_hops
+        self._noted: Memo[tuple[str, str, str], None] = Memo(50_000, 600.0)
+
+    def submit(self, job: NewJob) -> Submitted:
+        """Hand a job to the ledger, and ring the agent whose grant it used.
+
+        Raises:
+            LedgerUnavailable: Redis does not answer, or has no epoch.
+        """
+        submitted = self._ledger.submit(job)
+        if submitted.agent is not None:
+            self._ring(submitted.agent, submitted.job_id, job.function)
+        return submitted
+
+    def event(self, table: Table, event: BucketEvent) -> Taken:
+        """Take the object that an event points at; nothing when no trigger is meant.
+
+        Raises:
+            StoreUnavailable, LedgerUnavailable: the next listing finds the object.
+        """
+        readings = [key for key in event.keys if table.targets(event.bucket, key)]
+        for key in readings:
+            if reason := rules.ignored_name(key):
+                self.note(event.bucket, key, reason)
+                continue
+            if (info := self._store.head(event.bucket, key)) is not None:
+                return self._take(table, info, look_first=False)
+        return Taken({})
+
+    def listed(self, table: Table, bucket: str, key: str) -> Taken:
+        """Take an object that a listing shows and the ledger does not know. Raises as `event`."""
+        info = self._store.head(bucket, key)
+        return self._take(table, info, look_first=True) if info is not None else Taken({})
+
+    def note(self, bucket: str, key: str, reason: str) -> None:
+        """Tell the operator why an object is no job; once, not with each listing."""
+        if self._noted.put((bucket, key, reason), None):
+            self._ledger.note_ignored(bucket, key, reason)
+
+    def _take(self, table: Table, info: ObjectInfo, *, look_first: bool) -> Taken:
+        hop = rules.hop_of(info.metadata.get(HOP))
+        targets = current_targets(table, info)
+        ids = {record.name: identity(record, self._store.name, info) for record, _ in targets}
+        if not targets:
+            return Taken(ids)
+        if reason := rules.ignored_hop(hop, self._max_hops):
+            self.note(info.bucket, info.key, reason)
+            return Taken(ids, ignored=True)
+        created = 0
+        for record, trigger in targets:
+            if reason := rules.ignored_size(info.size, trigger):
+                self.note(info.bucket, info.key, reason)
+                continue
+            params = table.defaults.get(record.name, {})
+            job = object_job(record, ids[record.name], info, hop, params, look_first=look_first)
+            started = time.perf_counter()
+            submitted = self.submit(job)
+            created += submitted.created
+            if submitted.created:
+                log.info(
+                    "job.accepted",
+                    job_id=job.id,
+                    function=job.function,
+                    bucket=info.bucket,
+                    key=info.key,
+                    via="listing" if look_first else "event",
+                    agent=submitted.agent,
+                    submit_ms=round((time.perf_counter() - started) * 1e3, 2),
+                )
+        return Taken(ids, created)
+
+
+def current_targets(table: Table, info: ObjectInfo) -> Sequence[tuple[FunctionRecord, Trigger]]:
+    """Give the functions whose trigger matches the object and is not younger than it."""
+    found = table.targets(info.bucket, info.key)
+    return [pair for pair in found if rules.old_enough(info.last_modified, pair[0].triggers_since)]
+
+
+def identity(record: FunctionRecord, store: str, info: ObjectInfo) -> str:
+    """Give the job id of an object for a function; from a HEAD and from a listing alike."""
+    return object_job_id(record.name, store, info.bucket, info.key, info.etag, info.size, info.last_modified)
+
+
+def input_of(info: ObjectInfo, *, hop: int = 0, name: str | None = None) -> JobInput:
+    """Give an object as the input of a job."""
+    return JobInput(
+        bucket=info.bucket,
+        key=info.key,
+        version_id=info.version_id,
+        etag=info.etag,
+        size=info.size,
+        last_modified=info.last_modified,
+        content_type=info.content_type,
+        name=name,
+        hop=hop,
+    )
+
+
+def object_job(
+    record: FunctionRecord, job_id: str, info: ObjectInfo, hop: int, params: Mapping[str, Any], *, look_first: bool
+) -> NewJob:
+    return NewJob(
+        id=job_id,
+        function=record.name,
+        input=input_of(info, hop=hop),
+        revision=record.revision,
+        params=params,
+        owner=record.owner,
+        max_attempts=record.spec.limits.attempts,
+        look_first=look_first,
+    )

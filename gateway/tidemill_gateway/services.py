@@ -1,0 +1,91 @@
+"""What a gateway is made of, put together once. The entry point builds it from the settings, a test from twins."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+
+from tidemill.ledger.api import Ledger
+from tidemill.record import Record
+from tidemill.settings import GatewaySettings, IntakeSettings
+from tidemill.store import Store
+from tidemill_gateway.auth import Owner, Owners
+from tidemill_gateway.calls import Calls
+from tidemill_gateway.catalogue import Catalogue
+from tidemill_gateway.deploy import Deployer
+from tidemill_gateway.feed import Feed
+from tidemill_gateway.intake.reconciler import Reconciler
+from tidemill_gateway.intake.submit import Ring, Submitter
+from tidemill_gateway.intake.webhook import Receiver
+from tidemill_gateway.metrics import Metrics
+from tidemill_gateway.pressure import Pressure
+
+
+class Services:
+    """The parts of one gateway. `start` begins taking bucket events and listing; the HTTP API needs neither."""
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        record: Record,
+        store: Store,
+        ring: Ring,
+        gateway: GatewaySettings,
+        intake: IntakeSettings,
+        lease_s: float = 15.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.ledger = ledger
+        self.record = record
+        self.store = store
+        self.gateway = gateway
+        self.clock = clock
+        self.holder = f"gateway-{secrets.token_hex(4)}"
+        self.started = False
+        self.owner = Owner("default", gateway.buckets)
+        self.owners = Owners({gateway.token.get_secret_value(): self.owner})
+        self.metrics = Metrics()
+        self.catalogue = Catalogue(ledger)
+        self.pressure = Pressure(ledger)
+        self.feed = Feed(ledger)
+        self.submitter = Submitter(ledger, store, ring, max_hops=intake.max_hops)
+        self.deployer = Deployer(ledger, record, store, clock)
+        self.calls = Calls(
+            ledger,
+            record,
+            store,
+            self.catalogue,
+            self.submitter,
+            self.pressure,
+            self.metrics,
+            holder=self.holder,
+            lease_s=lease_s,
+            clock=clock,
+        )
+        self.receiver = Receiver(
+            ledger, self.catalogue, self.submitter, self.pressure, self.metrics, queue=intake.queue
+        )
+        self.reconciler = Reconciler(
+            ledger,
+            record,
+            store,
+            self.catalogue,
+            self.submitter,
+            self.pressure,
+            self.metrics,
+            holder=self.holder,
+            interval_s=intake.interval_s,
+            clock=clock,
+        )
+
+    def start(self) -> None:
+        self.receiver.start()
+        self.reconciler.start()
+        self.started = True
+
+    def stop(self) -> None:
+        """End the threads, in at most a second each; harmless when they never began."""
+        self.receiver.stop(0.7)
+        self.reconciler.stop(0.7)

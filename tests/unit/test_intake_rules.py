@@ -1,0 +1,55 @@
+"""The written rules of what is no job."""
+
+import pytest
+
+from tidemill.models import Trigger
+from tidemill_gateway.intake import rules
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("in/", "folder marker"),
+        ("in/.DS_Store", "hidden"),
+        ("in/._photo.jpg", "hidden"),
+        (".hidden", "hidden"),
+        ("in/Thumbs.db", "thumbs.db"),
+        ("in/~$report.docx", "~$*"),
+        ("in/a.TMP", "*.tmp"),
+        ("a.part", "*.part"),
+        ("a.part.minio", "*.part.minio"),
+        ("a.filepart", "*.filepart"),
+        ("a.crdownload", "*.crdownload"),
+        ("a.swp", "*.swp"),
+        ("a.partial-1", "*.partial*"),
+    ],
+)
+def test_a_name_that_a_rule_names_is_ignored_with_the_reason(key: str, said: str) -> None:
+    assert said in (rules.ignored_name(key) or "")
+
+
+@pytest.mark.parametrize(
+    "key", ["a b.jpg", "in/.folder/a.jpg", "tmp", "a.tmp.jpg", "part", "x~$y", "emoji😀.bin", "a..b", "a/…/b", " "]
+)
+def test_other_names_are_jobs(key: str) -> None:
+    assert rules.ignored_name(key) is None
+
+
+def test_an_empty_object_waits_and_a_large_one_is_refused_by_its_trigger() -> None:
+    trigger = Trigger(bucket="inbox", max_size=10)
+
+    assert "until it has content" in (rules.ignored_size(0, trigger) or "")
+    assert rules.ignored_size(10, trigger) is None
+    assert "at most 10" in (rules.ignored_size(11, trigger) or "")
+    assert rules.ignored_size(2**40, Trigger(bucket="inbox")) is None
+
+
+def test_the_hop_count_stops_a_loop_and_foreign_metadata_counts_as_none() -> None:
+    assert rules.ignored_hop(8, 8) is None
+    assert "9 is above 8" in (rules.ignored_hop(9, 8) or "")
+    assert [rules.hop_of(text) for text in ("3", None, "", "-1", "x", "²", "9" * 40)] == [3, 0, 0, 0, 0, 0, 0]
+
+
+def test_an_object_of_the_second_in_which_the_trigger_began_is_not_too_old() -> None:
+    assert rules.old_enough(100, 100.9)
+    assert not rules.old_enough(99, 100.0)
