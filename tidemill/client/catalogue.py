@@ -10,7 +10,8 @@ from urllib.parse import quote
 
 from tidemill.client.asking import Asker
 from tidemill.client.jobs import rows
-from tidemill.client.wire import Body, Call, Request
+from tidemill.client.problems import problem
+from tidemill.client.wire import Body, Call, Request, Response
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,18 @@ class CatalogueCalls:
     def agents(self) -> Call[list[dict[str, Any]]]:
         return rows((yield from self.asker.ask(Request("GET", "/api/v1/agents"))), "agents")
 
-    def ready(self) -> Call[dict[str, Any]]:
-        """What the service says of its own dependencies; raises when it cannot work now."""
-        return (yield from self._json("GET", "/readyz"))
+    def readiness(self) -> Call[dict[str, Any]]:
+        """What the service says of its own dependencies, good or bad, asked once.
+
+        Raises:
+            NoAnswer: nobody is there.
+            NotAllowed: the token is not accepted.
+        """
+        response: Response = yield Request("GET", "/readyz")
+        if not response.ok and response.status != 503:
+            raise problem(response)
+        found: dict[str, Any] = response.json()
+        return found
 
     def upload(
         self,

@@ -254,18 +254,18 @@ def _build(
 ) -> httpx.Request:
     import httpx
 
-    headers = dict(request.headers)
+    headers = {name.encode(): value.encode() for name, value in request.headers.items()}
     own = _is_own(request)
     if own and profile.token:
-        headers["Authorization"] = f"Bearer {profile.token}"
+        headers[b"Authorization"] = f"Bearer {profile.token}".encode()
     more: dict[str, Any] = {"json": request.json} if request.json is not None else {}
     if request.parts:
         more["data"] = {name: value for name, value in request.parts if isinstance(value, str)}
         more["files"] = [(name, _part(value, files)) for name, value in request.parts if isinstance(value, Body)]
     if request.body is not None:
-        headers["Content-Length"] = str(request.body.size)
+        headers[b"Content-Length"] = b"%d" % request.body.size
         if request.body.content_type:
-            headers.setdefault("Content-Type", request.body.content_type)
+            headers.setdefault(b"Content-Type", request.body.content_type.encode())
         more["content"] = chunks(request, _open(request.body, files))
     url = profile.url + request.path if own else request.path
     if not own:
@@ -274,12 +274,18 @@ def _build(
         more["extensions"] = {"target": f"{parts.path}?{parts.query}".rstrip("?").encode("ascii")}
     timeout = httpx.Timeout(_ANSWER_S + request.wait_s, connect=_CONNECT_S, write=60.0)
     return client.build_request(
-        request.method, url, params=dict(request.query) or None, headers=headers, timeout=timeout, **more
+        request.method,
+        url,
+        params=dict(request.query) or None,
+        headers=headers,
+        timeout=timeout,
+        **more,
     )
 
 
 def _part(body: Body, files: ExitStack) -> tuple[str, Any, str]:
-    return body.name, _open(body, files), body.content_type or "application/octet-stream"
+    # The real name travels in a field of its own: in a header some characters would not survive.
+    return "file", _open(body, files), body.content_type or "application/octet-stream"
 
 
 def _open(body: Body, files: ExitStack) -> Any:

@@ -19,7 +19,7 @@ from tidemill.client.payloads import Payload, prepare
 from tidemill.client.problems import job_error, noted
 from tidemill.client.values import Snapshot
 from tidemill.client.wire import Body, Call, Emit, Pause, Request, Response
-from tidemill.errors import NotFound, WaitTimeout
+from tidemill.errors import InvalidSpec, NotFound, WaitTimeout
 
 LOOK_S = 25.0
 _FIRST_PAUSE_S = 0.02
@@ -27,7 +27,7 @@ _LONGEST_PAUSE_S = 1.0
 # A service that was there when the wait began and is gone now is most likely being restarted.
 _PATIENCE_S = 60.0
 # Larger inputs are submitted first and waited for then, so that a cut line costs no second upload.
-_LOG_WAIT_S = 2.0
+_LOG_WAIT_S = 20.0
 _RUN_BYTES = 8 * 2**20
 RESULT_NAME = "result.json"
 
@@ -159,25 +159,21 @@ class JobCalls:
 
     def logs(self, job_id: str) -> Call[str]:
         """Give what is there of the log."""
-        request = Request("GET", f"{job_path(job_id)}/logs", headers={"Accept": "text/plain"})
+        request = Request("GET", f"{job_path(job_id)}/logs", {"format": "text"})
         return (yield from self.asker.ask(request)).content.decode("utf-8", "replace")
 
     def follow(self, job_id: str) -> Call[None]:
         """Emit the lines of the log as `LogLine`, until the job is over and all are there."""
-        after, job = "0", (yield from self.look(job_id))
+        after = "0"
         while True:
-            query = {"after": after} | ({} if job.done else {"wait": f"{_LOG_WAIT_S:g}"})
-            headers = {"Accept": "application/json"}
-            request = Request("GET", f"{job_path(job_id)}/logs", query, headers, wait_s=_LOG_WAIT_S)
+            query = {"format": "json", "after": after, "wait": f"{_LOG_WAIT_S:g}"}
+            request = Request("GET", f"{job_path(job_id)}/logs", query, wait_s=_LOG_WAIT_S)
             page = (yield from self.asker.ask(request, retry_s=_PATIENCE_S)).json()
             for line in page["lines"]:
                 yield Emit(LogLine(float(line["at"]), str(line["stream"]), str(line["text"])))
-            if page["lines"]:
-                after = str(page["after"])
-            elif job.done:
+            if page["done"]:
                 return
-            else:
-                job = yield from self.look(job_id, retry_s=_PATIENCE_S)
+            after = str(page["next"])
 
     def cancel(self, job_id: str) -> Call[Snapshot]:
         """Ask for the end of a job; give it as it is then. A job that is over stays as it is."""
@@ -224,13 +220,17 @@ def _submission(
     key: str | None,
     wait_s: float = 0.0,
 ) -> Request:
+    if key is not None and not (key and key.isprintable()):
+        raise noted(InvalidSpec(f"{key!r} is no idempotency key.", hint="Give printable text of at most 256 bytes."))
     headers = {"Idempotency-Key": key or secrets.token_hex(16)}
     path = f"/api/v1/functions/{quote(function, safe='')}/{verb}"
     query = {"timeout": f"{wait_s:.3f}"} if verb == "run" else {}
     if isinstance(prepared, dict):
         body = {**prepared, "params": dict(params or {})}
         return Request("POST", path, query=query, headers=headers, json=body, wait_s=wait_s)
-    parts: tuple[tuple[str, str | Body], ...] = (("params", json.dumps(dict(params or {}))), ("file", prepared))
+    name = prepared.name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    texts = {"params": json.dumps(dict(params or {})), "name": name}
+    parts: tuple[tuple[str, str | Body], ...] = (*texts.items(), ("file", prepared))
     return Request("POST", path, query=query, headers=headers, parts=parts, wait_s=wait_s)
 
 

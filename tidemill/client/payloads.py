@@ -6,6 +6,7 @@ A path (text or `Path`), bytes, an open binary file, anything with a `path` such
 
 from __future__ import annotations
 
+import mimetypes
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -75,7 +76,8 @@ def _file(path: Path, name: str | None) -> Body:
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist" if not path.exists() else "is no regular file"
         raise InvalidSpec(f"{path} {what}.", hint="Give the path of a file that this process can read.")
-    return Body(name or path.name, path)
+    name = name or path.name
+    return Body(name, path, mimetypes.guess_type(name)[0])
 
 
 def _open_file(payload: Any) -> Body:

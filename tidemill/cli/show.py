@@ -1,0 +1,105 @@
+"""What commands print: JSON for programs, tables for a terminal, tab-separated lines for a pipe.
+
+Names of objects come from anywhere. What reaches a terminal or a line of text has its control characters escaped, so
+that a key can neither move the cursor nor pretend to be two lines; JSON carries every name unchanged.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_COLOURS = {
+    "succeeded": "green",
+    "failed": "red",
+    "cancelled": "yellow",
+    "running": "cyan",
+    "ok": "green",
+    "warning": "yellow",
+}
+
+
+def json_option(command: F) -> F:
+    """The option `--json`, given to the command as `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON with stable fields.")(command)
+
+
+def on_terminal() -> bool:
+    """Whether a person reads along."""
+    return sys.stdout.isatty()
+
+
+def print_json(value: Any) -> None:
+    """Print a value; names that are no proper text survive as escapes."""
+    click.echo(json.dumps(value, indent=2 if on_terminal() else None))
+
+
+def clean(text: str) -> str:
+    """Give a text without characters that a terminal would act on."""
+    return "".join(c if unicodedata.category(c) not in {"Cc", "Cf", "Cs", "Zl", "Zp"} else _escape(c) for c in text)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str = "Nothing here.") -> None:
+    """Print rows: a table on a terminal, lines of tab-separated values without a head in a pipe."""
+    texts = ([clean("" if value is None else str(value)) for value in row] for row in rows)
+    if not on_terminal():
+        for row in texts:
+            click.echo("\t".join(row))
+        return
+    found = list(texts)
+    if not found:
+        click.echo(empty)
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
+    for row in found:
+        drawn.add_row(*(Text(value, style=_COLOURS.get(value, "")) for value in row))
+    Console().print(drawn)
+
+
+def pairs(values: Mapping[str, Any]) -> None:
+    """Print names and values, one line each; empty ones are left out."""
+    shown = {name: clean(str(value)) for name, value in values.items() if value not in (None, "", [], {})}
+    width = max((len(name) for name in shown), default=0)
+    for name, value in shown.items():
+        click.echo(f"{name:<{width}}  {value}" if on_terminal() else f"{name}\t{value}")
+
+
+def moment(at: float | None) -> str:
+    """Give a time as local text."""
+    return "" if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def seconds(job: Mapping[str, Any], now: float | None = None) -> str:
+    """Give how long a job has been known, up to its end."""
+    created, finished = job.get("created_at"), job.get("finished_at")
+    if created is None:
+        return ""
+    return f"{(finished or (time.time() if now is None else now)) - created:.1f} s"
+
+
+def dollars(value: float | None) -> str:
+    """Give US dollars; small amounts keep their digits."""
+    return "" if value is None else f"${value:.6f}".rstrip("0").rstrip(".") if value else "$0"
+
+
+def place(job: Mapping[str, Any]) -> str:
+    """Give the input of a job as bucket/key."""
+    source = job.get("input") or {}
+    return str(source.get("name") or f"{source.get('bucket', '')}/{source.get('key', '')}")
