@@ -96,9 +96,14 @@ def readable_roots(python: Path, work_root: Path) -> list[Path]:
     if (environment / "pyvenv.cfg").is_file():
         roots.append(environment)
     bases = [python.resolve().parent.parent, *_homes(environment / "pyvenv.cfg")]
-    roots += [base for base in bases if next(base.glob("lib*/python3*/os.py"), None) is not None]
+    roots += [base for base in bases if _has_standard_library(base)]
     protected = work_root.resolve()
     return [root for root in _unique(roots) if root != Path("/") and not protected.is_relative_to(root.resolve())]
+
+
+def _has_standard_library(base: Path) -> bool:
+    places = (base / lib / f"python3.{minor}" for lib in ("lib", "lib64") for minor in range(8, 40))
+    return any((place / "os.py").is_file() for place in places)
 
 
 def _homes(configuration: Path) -> list[Path]:

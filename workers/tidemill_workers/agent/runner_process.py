@@ -147,8 +147,6 @@ class RunnerProcess:
         while not self._ended:
             for key, _ in self._selector.select(self._wait_s()):
                 key.data()
-                if self._ended:
-                    break
             self._enforce()
         self._read_replies()
         self._drain()

@@ -39,6 +39,7 @@ class Calls:
         job = api.Job(**message["job"], input=where)
         ctx = self._context(message["params"], job, output)
         result = self._call(source, ctx)
+        self._reports.end_copies()
         allowed = [self._code, os.path.dirname(file["path"]), os.environ["HOME"], os.environ["TMPDIR"], "/dev/shm"]
         results.keep(result, output, allowed, api.File)
 

@@ -80,23 +80,23 @@ def _ruleset(abi: int, policy: dict[str, Any]) -> landlock.Ruleset:
     rules = landlock.Ruleset(abi)
     for path in [*_READ, *_etc(), *policy["read"]]:
         rules.grant(path, landlock.READ)
-    rules.grant("/dev", landlock.READ_DIR)
+    for path in ("/dev", "/etc"):
+        rules.grant(path, landlock.READ_DIR)
     for path in [*(f"/dev/{name}" for name in _DEVICES), *glob.glob("/dev/nvidia*"), *policy["write"]]:
         rules.grant(path, landlock.WRITE)
     return rules
 
 
 def _etc() -> list[str]:
-    """What everybody may read in /etc (so not shadow, for the root user either), and where names are resolved."""
-    paths = []
-    for folder in ("/etc", "/etc/ssl"):
-        for entry in os.scandir(folder) if os.path.isdir(folder) else ():
-            try:
-                public = entry.stat().st_mode & stat.S_IROTH
-            except OSError:
-                continue  # a dangling link
-            if public and entry.path not in ("/etc/ssl", "/etc/ssl/private"):
-                paths.append(entry.path)
+    """What everybody may read in /etc (so not shadow, for root either), certificates, where names are resolved."""
+    paths = ["/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/pki/tls/certs", "/etc/pki/ca-trust"]
+    for entry in os.scandir("/etc"):
+        try:
+            public = entry.stat().st_mode & stat.S_IROTH
+        except OSError:
+            continue  # a dangling link
+        if public and entry.name not in ("ssl", "pki"):  # private keys lie below them
+            paths.append(entry.path)
     resolver = os.path.dirname(os.path.realpath("/etc/resolv.conf"))
     if resolver.startswith("/run/"):
         paths.append(resolver)
