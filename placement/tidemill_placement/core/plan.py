@@ -59,7 +59,7 @@ def _sort_out(world: World, table: Table) -> tuple[list[Waiting], tuple[Impossib
     """
     possible: list[Waiting] = []
     impossible: list[Impossible] = []
-    for queue in world.backlog:
+    for queue in sorted(world.backlog, key=lambda queue: queue.function):
         if queue.function not in world.functions:
             continue
         offer = table.offer(queue.function)

@@ -101,11 +101,12 @@ class Schedule:
             return False
         if slot.free_s <= 0 and not slot.count:
             return not option.rate.memory or option.wait_s <= option.rate.load_s
-        same = slot.now == choice.job.function
-        if same and choice.job.attempt == 0 and option.rate.p50_s <= rules.group_s / 2:
+        if choice.job.attempt or slot.now != choice.job.function:  # what may have killed a runner is tried alone
+            return False
+        if option.rate.p50_s <= rules.group_s / 2:
             return slot.free_s + option.rate.p50_s <= rules.group_s and slot.count < rules.group_max
         fetch_s = self.table.transfer_s(choice.job.size, option.rate.pool)
-        return same and host.ahead == 0 and slot.free_s <= max(fetch_s, rules.ahead_s)
+        return host.ahead == 0 and slot.free_s <= max(fetch_s, rules.ahead_s)
 
     def book(self, choice: Choice, option: Option, release: bool) -> None:
         """Write a job into the calendar of its host."""

@@ -85,19 +85,20 @@ def named(world: World, wanted: Wanted) -> dict[str, dict[str, int]]:
 
 
 def decide_stops(world: World, wanted: Wanted, hosts: Sequence[Host]) -> tuple[str, ...]:
-    """Give the agents to stop."""
+    """Give the agents to stop: those that drain as soon as they have nothing left, others after their idle time."""
     bound = {host.name: host for host in hosts}
     alive: dict[str, int] = {}
     idle: list[tuple[float, Agent]] = []
+    stops: list[str] = []
     for agent in world.agents:
-        if agent.state == "draining":
-            continue
-        alive[agent.pool] = alive.get(agent.pool, 0) + 1
         host = bound.get(agent.name)
         busy = agent.released + agent.running > 0 or (host is not None and any(slot.held for slot in host.slots))
-        if agent.state == "ready" and not busy and not wanted.by_agent.get(agent.name):
+        if agent.state == "draining":
+            stops += [agent.name] if agent.managed and not busy else []
+            continue
+        alive[agent.pool] = alive.get(agent.pool, 0) + 1
+        if agent.state == "ready" and agent.managed and not busy and not wanted.by_agent.get(agent.name):
             idle.append((max(agent.quiet_since, agent.since), agent))
-    stops = []
     for quiet_since, agent in sorted(idle, key=lambda entry: (-entry[0], entry[1].name)):
         pool = world.pools.get(agent.pool)
         if pool is not None and not pool.draining:

@@ -53,7 +53,8 @@ class Agent:
     """An agent, also one that was asked for and has not reported yet (`booting`).
 
     `released` and `running` count its jobs. `since` is when it was asked for, `quiet_since` when it last had work.
-    `levels` gives for each function the last times at which 1, 2, … of its slots here were in use.
+    `levels` gives for each function the last times at which 1, 2, … of its slots here were in use. An agent that is not
+    `managed` was started by hand: no scaler can stop it, so none tries.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Agent:
     running: int = 0
     runners: tuple[Runner, ...] = ()
     levels: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    managed: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,123 @@
+"""Rebuild: the ledger from the bucket, by the names of objects, not by reading each.
+
+In this order: the settled set, so that nothing finished is enqueued again; pools; commits without a manifest, which are
+published; requests without a manifest, which are queued (their claims look for a commit first); at last functions, and
+with them their triggers: only then can listings find work again. Everything may be done twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import structlog
+
+from tidemill.ledger.api import Ledger, NewJob
+from tidemill.models import FunctionRecord
+from tidemill.record import Record
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """How much a rebuild found."""
+
+    settled: int
+    published: int
+    queued: int
+    functions: int
+    pools: int
+
+
+def rebuild(ledger: Ledger, record: Record) -> Rebuilt:
+    """Restore the ledger.
+
+    Raises:
+        StoreUnavailable, LedgerUnavailable: not complete; call again.
+    """
+    done: set[int] = set()
+    new = ledger.settle(_noted(record.manifests(), done))
+    pools = _pools(ledger, record)
+    functions = {function.name: function for function in record.functions() if function.deleted_at is None}
+    published = _publish(ledger, record, done)
+    queued = _queue(ledger, record, functions, done)
+    _functions(ledger, record)
+    result = Rebuilt(len(done), published, queued, len(functions), pools)
+    log.info("ledger.rebuilt", settled=len(done), new=new, published=published, queued=queued)
+    return result
+
+
+def _noted(names: Iterable[tuple[str, str, int]], done: set[int]) -> Iterator[str]:
+    for _, job_id, generation in names:
+        done.add(_number(job_id, generation))
+        yield job_id
+
+
+def _number(job_id: str, generation: int) -> int:
+    """One whole number for job and generation: less memory than a string, there may be millions."""
+    return (int(job_id, 16) << 32) | generation
+
+
+def _publish(ledger: Ledger, record: Record, done: set[int]) -> int:
+    count = 0
+    for function, job_id, generation in record.commits():
+        if _number(job_id, generation) in done:
+            continue
+        commit = record.get_commit(function, job_id, generation)
+        if commit is None:
+            continue
+        record.publish(commit)
+        ledger.settle([job_id])
+        done.add(_number(job_id, generation))
+        count += 1
+    return count
+
+
+def _queue(ledger: Ledger, record: Record, functions: dict[str, FunctionRecord], done: set[int]) -> int:
+    count = 0
+    for name, job_id, generation in record.open_requests():
+        if _number(job_id, generation) in done:
+            continue
+        request = record.get_request(name, job_id, generation)
+        if request is None:
+            continue
+        function = functions.get(name)
+        submitted = ledger.submit(
+            NewJob(
+                id=job_id,
+                function=name,
+                input=request.input,
+                revision=function.revision if function is not None else "",
+                params=request.params,
+                owner=request.owner,
+                generation=generation,
+                max_attempts=function.spec.limits.attempts if function is not None else 1,
+                look_first=True,
+            )
+        )
+        count += submitted.created
+    return count
+
+
+def _pools(ledger: Ledger, record: Record) -> int:
+    before = ledger.pools()
+    pools = {spec.name: spec for spec in record.pools()}
+    for name, spec in pools.items():
+        if name not in before or before[name].spec != spec:
+            ledger.put_pool(spec)
+    for name in before.keys() - pools.keys():
+        ledger.remove_pool(name)
+    return len(pools)
+
+
+def _functions(ledger: Ledger, record: Record) -> None:
+    """Mirror the functions; one that was deployed meanwhile is newer than what we read, and stays."""
+    before = ledger.functions()
+    for function in record.functions():
+        here = before.get(function.name)
+        if function.deleted_at is not None:
+            if here is not None and here.deployed_at <= function.deleted_at:
+                ledger.remove_function(function.name)
+        elif here is None or (here != function and here.deployed_at <= function.deployed_at):
+            ledger.put_function(function)
