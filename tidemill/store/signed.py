@@ -37,6 +37,7 @@ from tidemill.settings import StoreSettings
 CONNECT_S = 3.0
 READ_S = 10.0
 SLOW_READ_S = 60.0
+BACKOFF_S = 0.2
 _EMPTY = hashlib.sha256(b"").hexdigest()
 _PROBLEM = re.compile(rb"<(Code|Message)>([^<]*)</\1>")
 
@@ -51,8 +52,8 @@ def pool() -> urllib3.PoolManager:
         status=3,
         other=0,
         redirect=0,
-        backoff_factor=0.2,
-        backoff_jitter=0.2,
+        backoff_factor=BACKOFF_S,
+        backoff_jitter=BACKOFF_S,
         status_forcelist=(500, 502, 503, 504),
         allowed_methods=("GET", "HEAD", "PUT", "DELETE"),
         raise_on_status=False,
