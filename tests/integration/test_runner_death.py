@@ -176,3 +176,4 @@ def test_a_killed_agent_takes_its_runners_and_their_children_with_it(tmp_path: P
             agent.kill()
         agent.wait()
         wait_until(lambda: processes_with(mark) == [], 2)
+        wait_until(lambda: processes_with(str(tmp_path)) == [], 2)  # the guards: their command line has the path

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +47,6 @@ class RunnerProcess:
     def __init__(
         self,
         lib: Path,
-        env: Mapping[str, str],
         on_message: Callable[[wire.Message], None],
         on_output: Callable[[str, bytes], None],
         on_end: Callable[[End], None],
@@ -80,7 +79,7 @@ class RunnerProcess:
         try:
             self._guard = subprocess.Popen(
                 command,
-                env=dict(env),
+                env=_guard_environment(),
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -266,3 +265,8 @@ class RunnerProcess:
             self._selector.close()
             guard.stdout.close()
             guard.stderr.close()
+
+
+def _guard_environment() -> dict[str, str]:
+    """What our own interpreter may need to start. The function's own comes with the launch order."""
+    return {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}

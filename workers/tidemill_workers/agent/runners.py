@@ -176,12 +176,10 @@ class Runner:
     def start(self) -> None:
         """Starts the process and loads the function. Raises RunnerStartFailed; the runner is gone then."""
         spec = self.spec
-        self._work = work = runner_files.make_work_dir(self._work_root, spec.function)
-        self._uid = runner_files.take_uid()
         try:
-            self._process = RunnerProcess(
-                work / "lib", self._environment(work), self._on_message, self._on_output, self._on_end
-            )
+            self._work = work = runner_files.make_work_dir(self._work_root, spec.function)
+            self._uid = runner_files.take_uid()
+            self._process = RunnerProcess(work / "lib", self._on_message, self._on_output, self._on_end)
             self._process.limit(time.monotonic() + spec.load_timeout_s, "load_timeout")
             self._process.send({"type": "launch", **self._launch_order(work)})
             code = str(spec.code_dir.resolve())
@@ -207,8 +205,9 @@ class Runner:
         self.idle_since = time.monotonic()
 
     def run(self, task: Task, on_log: OnLog, on_progress: OnProgress) -> Outcome:
-        """Runs one job to its end. Raises RuntimeError when the runner is dead or busy, and what the callbacks raise;
-        the runner is dead then."""
+        """Runs one job to its end. Raises RuntimeError when the runner is dead or busy. OSError, when the input cannot be
+        placed, and what the callbacks raise come out too; the runner is ended then.
+        """
         with self._changed:
             if self._process is None or self._end is not None or self._busy:
                 raise RuntimeError("The runner is dead, or busy with another job")
@@ -235,8 +234,9 @@ class Runner:
             runner_files.remove_tree(source)
             with self._changed:
                 self._busy = False
-                if self._end is None:
-                    runner_files.remove_tree(produced)
+                alive = self._end is None
+            if alive and os.path.lexists(produced):
+                runner_files.remove_tree(produced)
             self.idle_since = time.monotonic()
 
     def cancel(self, grace_s: float = 1.0) -> bool:
@@ -327,7 +327,7 @@ class Runner:
             "reach": [str(path) for path in reach],
             "uid": self._uid,
         }
-        return {"policy": policy, "python": str(spec.python), "cwd": str(code)}
+        return {"policy": policy, "python": str(spec.python), "env": self._environment(work), "cwd": str(code)}
 
     def _request(self, task: Task, path: Path, produced: Path) -> dict[str, Any]:
         job = {name: task.job[name] for name in ("id", "function", "revision", "generation", "attempt", "owner")}
@@ -367,7 +367,7 @@ class Runner:
         self, task: Task, reply: dict[str, Any] | None, end: End | None, seconds: float, produced: Path
     ) -> Outcome:
         target = task.job_dir / "output"
-        if self._cancelled and (reply is not None or (end is not None and end.reason == "cancelled")):
+        if self._cancelled and (end is None or end.reason in (None, "cancelled")):
             error = self._failure("cancelled", "The job was cancelled")
             return Outcome("cancelled", error, None, seconds, target)
         if reply is not None and reply["type"] == "result":

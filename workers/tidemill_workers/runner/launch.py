@@ -1,5 +1,6 @@
 """Entry of the guard: `<agent's python> -I -S launch.py <requests fd> <replies fd> <socket fd>`.
 
+Its environment is the agent's choice: what a function's `env` says (LD_PRELOAD, say) must not work on a process outside the sandbox.
 Forks first and stays small; the forked half reads the launch order (the first message), shuts itself in, reports how
 far that went, and becomes the function's interpreter.
 """
@@ -62,7 +63,7 @@ def _become_runner(requests_fd: int, replies_fd: int) -> None:
             str(requests_fd),
             str(replies_fd),
         ]
-        os.execve(argv[0], argv, dict(os.environ))
+        os.execve(argv[0], argv, order["env"])
     except BaseException as error:
         message = f"The runner could not start: {type(error).__name__}: {error}"
         wire.send(replies_fd, {"type": "error", "phase": "launch", "code": "runner_start_failed", "message": message})
