@@ -54,24 +54,25 @@ def redis_url(valkey_url: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def _seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
+def seaweed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seaweed]:
+    """The run's SeaweedFS with its inner ports; most tests want `s3`."""
     with run_seaweed(tmp_path_factory.mktemp("seaweed")) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def s3(_seaweed: Seaweed) -> S3:
+def s3(seaweed: Seaweed) -> S3:
     """The run's SeaweedFS: `endpoint`, `access_key`, `secret_key`, `region`."""
-    return S3(_seaweed.endpoint, _seaweed.access_key, _seaweed.secret_key, _seaweed.region)
+    return S3(seaweed.endpoint, seaweed.access_key, seaweed.secret_key, seaweed.region)
 
 
 @pytest.fixture
-def bucket(_seaweed: Seaweed) -> Iterator[str]:
+def bucket(seaweed: Seaweed) -> Iterator[str]:
     """The name of an empty bucket; it is deleted with its content after the test, which frees its volumes."""
     name = f"test-{os.getpid()}-{next(_numbers)}"
-    _seaweed.create_bucket(name)
+    seaweed.create_bucket(name)
     yield name
-    _seaweed.request("DELETE", f"/{name}", accept=(200, 204, 404, 409))
+    seaweed.request("DELETE", f"/{name}", accept=(200, 204, 404, 409))
 
 
 @pytest.fixture(name="wait_until")

@@ -1,7 +1,13 @@
 """The embedded servers, as the fixtures of every other test start them."""
 
+import contextlib
 import http.client
+import http.server
 import io
+import json
+import threading
+from pathlib import Path
+from typing import Any
 
 import minio
 import pytest
@@ -9,7 +15,9 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from tests.support import S3
+from tests.support import S3, run_seaweed, wait_until
+from tidemill.local.ports import Reservation
+from tidemill.local.seaweed import Seaweed, Webhook
 
 
 def client(s3: S3) -> minio.Minio:
@@ -62,3 +70,87 @@ def test_the_store_refuses_a_stranger(s3: S3, bucket: str) -> None:
     connection.request("GET", f"/{bucket}/")
     assert connection.getresponse().status == 403
     connection.close()
+
+
+class Receiver:
+    """A webhook receiver on one port that can go away and come back; `keys` are the paths that it was told."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.bodies: list[dict[str, Any]] = []
+        self.tokens: set[str | None] = set()
+        self._server: http.server.ThreadingHTTPServer | None = None
+
+    def open(self) -> None:
+        receiver = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                receiver.bodies.append({"path": self.path, **json.loads(body)})
+                receiver.tokens.add(self.headers["Authorization"])
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, format: str, *args: object) -> None:
+                return
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        assert self._server is not None
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def heard_of(self, key: str) -> bool:
+        return any(body.get("key", "").endswith(key) for body in self.bodies)
+
+
+def test_the_webhook_tells_of_objects_and_goes_on_after_its_receiver_was_away(tmp_path: Path) -> None:
+    with Reservation() as ports:
+        receiver = Receiver(ports.take())
+        receiver.open()
+        hook = Webhook(f"http://127.0.0.1:{receiver.port}/hooks/s3/local", "the token")
+        with run_seaweed(tmp_path / "with a space", webhook=hook) as server:
+            store = client(S3(server.endpoint, server.access_key, server.secret_key, server.region))
+            store.make_bucket("inbox")
+            store.put_object("inbox", "before.txt", io.BytesIO(b"1"), 1)
+            wait_until(lambda: receiver.heard_of("/buckets/inbox/before.txt"))
+            receiver.close()
+            store.put_object("inbox", "meanwhile.txt", io.BytesIO(b"22"), 2)
+            receiver.open()
+            store.put_object("inbox", "after.txt", io.BytesIO(b"333"), 3)
+            wait_until(lambda: receiver.heard_of("/buckets/inbox/after.txt"))
+            store.put_object("inbox", "before.txt", io.BytesIO(b"4444"), 4)
+            overwritten = [body for body in receiver.bodies if body["key"].endswith("before.txt")]
+            wait_until(lambda: len([b for b in receiver.bodies if b["key"].endswith("before.txt")]) > len(overwritten))
+        receiver.close()
+    assert receiver.tokens == {"Bearer the token"}
+    assert {body["path"] for body in receiver.bodies} == {"/hooks/s3/local"}
+
+
+@pytest.mark.parametrize(
+    ("part", "method", "path"),
+    [
+        ("filer", "GET", "/buckets/{bucket}/secret"),
+        ("filer", "DELETE", "/buckets/{bucket}/secret"),
+        ("master", "GET", "/dir/assign"),
+        ("master", "GET", "/col/delete?collection={bucket}"),
+        ("volume", "GET", "/{fid}"),
+    ],
+)
+def test_no_inner_http_port_leads_around_the_credentials(
+    seaweed: Seaweed, s3: S3, bucket: str, part: str, method: str, path: str
+) -> None:
+    client(s3).put_object(bucket, "secret", io.BytesIO(b"the content" * 1000), 11_000)
+    port = getattr(seaweed.ports, part)
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5)) as connection:
+        connection.request(method, path.format(bucket=bucket, fid="1,0100000000"))
+        answer = connection.getresponse()
+        body = answer.read()
+    assert answer.status in (401, 404), (answer.status, body)
+    assert b"the content" not in body
+    assert client(s3).stat_object(bucket, "secret").size == 11_000

