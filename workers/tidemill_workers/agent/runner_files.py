@@ -23,6 +23,8 @@ from types import TracebackType
 import tidemill.handler
 import tidemill_workers.runner
 
+from . import outputs
+
 # systemd keeps this range for users that exist only while a service runs; nobody owns files under them.
 _UIDS = range(61184, 65520)
 _uids_in_use: set[int] = set()
@@ -141,3 +143,30 @@ def return_uid(uid: int | None) -> None:
 def is_real_folder(path: Path) -> bool:
     """Whether it is a folder itself, not a link to one."""
     return stat.S_ISDIR(path.lstat().st_mode)
+
+
+def move_outputs(produced: Path, target: Path) -> str | None:
+    """Takes the outputs out of the function's reach; what is wrong with them, or None."""
+    try:
+        if not is_real_folder(produced):
+            return "The function replaced its output folder by something else"
+        try:
+            os.rename(produced, target)
+        except OSError:
+            _copy_outputs(produced, target)
+        if not is_real_folder(target):
+            target.unlink()
+            return "The function replaced its output folder by something else"
+    except (OSError, outputs.OutputRefused) as error:
+        return f"The outputs cannot be read: {error}"
+    return None
+
+
+def _copy_outputs(produced: Path, target: Path) -> None:
+    """For a work root on another file system than the job's folder."""
+    target.mkdir(exist_ok=True)
+    for file in outputs.collect(produced).files:
+        path = target / file.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with file.open() as source, path.open("xb") as copy:
+            shutil.copyfileobj(source, copy)

@@ -205,8 +205,8 @@ class Runner:
         self.idle_since = time.monotonic()
 
     def run(self, task: Task, on_log: OnLog, on_progress: OnProgress) -> Outcome:
-        """Runs one job to its end. Raises RuntimeError when the runner is dead or busy. OSError, when the input cannot be
-        placed, and what the callbacks raise come out too; the runner is ended then.
+        """Runs one job to its end. Raises RuntimeError when the runner is dead or busy. OSError (the
+        input cannot be placed) and what the callbacks raise come out too; the runner is ended then.
         """
         with self._changed:
             if self._process is None or self._end is not None or self._busy:
@@ -371,7 +371,7 @@ class Runner:
             error = self._failure("cancelled", "The job was cancelled")
             return Outcome("cancelled", error, None, seconds, target)
         if reply is not None and reply["type"] == "result":
-            problem = _move_outputs(produced, target)
+            problem = runner_files.move_outputs(produced, target)
             if problem is None:
                 return Outcome("succeeded", None, None, seconds, target)
             return Outcome("failed", self._failure("output_not_allowed", problem), None, seconds, target)
@@ -493,30 +493,3 @@ def _how_it_ended(end: End) -> tuple[str, str]:
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     hint = "; most often that is the system, short of memory" if -code == signal.SIGKILL else ""
     return "process_killed", f"The function's process was ended by {name}{hint}"
-
-
-def _move_outputs(produced: Path, target: Path) -> str | None:
-    """Takes the outputs out of the function's reach; what is wrong with them, or None."""
-    try:
-        if not runner_files.is_real_folder(produced):
-            return "The function replaced its output folder by something else"
-        try:
-            os.rename(produced, target)
-        except OSError:
-            _copy_outputs(produced, target)
-        if not runner_files.is_real_folder(target):
-            target.unlink()
-            return "The function replaced its output folder by something else"
-    except (OSError, outputs.OutputRefused) as error:
-        return f"The outputs cannot be read: {error}"
-    return None
-
-
-def _copy_outputs(produced: Path, target: Path) -> None:
-    """For a work root on another file system than the job's folder."""
-    target.mkdir(exist_ok=True)
-    for file in outputs.collect(produced).files:
-        path = target / file.name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with file.open() as source, path.open("xb") as copy:
-            shutil.copyfileobj(source, copy)

@@ -1,6 +1,6 @@
 """Entry of the guard: `<agent's python> -I -S launch.py <requests fd> <replies fd> <socket fd>`.
 
-Its environment is the agent's choice: what a function's `env` says (LD_PRELOAD, say) must not work on a process outside the sandbox.
+Its environment is the agent's choice: what a function's `env` says (LD_PRELOAD, say) must not work outside the sandbox.
 Forks first and stays small; the forked half reads the launch order (the first message), shuts itself in, reports how
 far that went, and becomes the function's interpreter.
 """
