@@ -164,7 +164,8 @@ class MemoryJobs:
         for held in found:
             self._requeue(held, now)
             self._remember(held, now, why, agent)
-        self._recheck_unclaimed(agent)
+        if self._released_to(agent):
+            self._unclaimed[agent] = 0
         return [held.new.id for held in found]
 
     def _in_hand_of(self, agent: str) -> Iterator[Held]:

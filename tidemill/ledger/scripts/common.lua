@@ -115,7 +115,8 @@ local function take(id, job, by, lease, nonce)
   end
 end
 
--- Queues up to `limit` released jobs of an agent again. Gives how many.
+-- Queues up to `limit` released jobs of an agent that takes no more work again; the next sweep finds the others.
+-- Gives how many.
 local function take_back(agent, limit, why)
   local ids = redis.call("ZRANGE", KEY.released .. agent, 0, limit - 1)
   for _, id in ipairs(ids) do
@@ -127,7 +128,11 @@ local function take_back(agent, limit, why)
       redis.call("ZREM", KEY.released .. agent, id)
     end
   end
-  recheck_unclaimed(agent)
+  if redis.call("EXISTS", KEY.released .. agent) == 1 then
+    redis.call("ZADD", KEY.unclaimed, 0, agent)
+  else
+    redis.call("ZREM", KEY.unclaimed, agent)
+  end
   return #ids
 end
 
