@@ -30,7 +30,7 @@ from tidemill.record import Record
 from tidemill.record.ending import End, finish, output_key, resume
 from tidemill_workers.agent.fleet import Fleet, FleetClosed
 from tidemill_workers.agent.leases import Lease, LeaseKeeper
-from tidemill_workers.agent.outputs import OutputFile, collect
+from tidemill_workers.agent.outputs import OutputFile, OutputRefused, collect
 from tidemill_workers.agent.runners import Outcome, Runner, Task
 from tidemill_workers.agent.starting import StartFailed
 
@@ -90,6 +90,8 @@ class Attempt:
                     said = self._give_back(0.5, count=False, why=f"no answer: {error}")
                 except FleetClosed:
                     said = self._after_closed(lease)
+                except OSError as error:  # a full disk, too many open files: this host's trouble, not the job's
+                    said = self._give_back(5.0, count=False, why=f"trouble on {self._shop.agent}: {error}")
             log.info("attempt.ended", outcome=said, seconds=round(time.monotonic() - began, 3))
 
     def _work(self, lease: Lease) -> str:
@@ -165,13 +167,15 @@ class Attempt:
         return self._give_back(delay_s, count=True, why=f"{fault.code}: {fault.message}"[:500], error=fault)
 
     def _succeed(self, function: FunctionRecord, outcome: Outcome, cost: Cost) -> str:
-        found = collect(outcome.outputs_dir)
-        for skipped in found.skipped:
-            self._log.add("agent", f"output not published: {skipped}")
         try:
+            found = collect(outcome.outputs_dir)
+            for skipped in found.skipped:
+                self._log.add("agent", f"output {skipped.name!r} is not published: {skipped.reason}")
             outputs = tuple(self._pack(function, file) for file in found.files)
-        except _Unplaceable as error:
-            fault = JobError(code="bad_output_name", message=str(error), hint="Give the result another file name.")
+        except (OutputRefused, _Unplaceable) as error:
+            fault = JobError(
+                code="output_refused", message=str(error), hint="Write fewer files, or name them otherwise."
+            )
             return self._end(function, End("failed", fault, cost=cost, run_s=outcome.seconds))
         if self._input_changed():
             return self._end(function, _superseded(self._job, cost))

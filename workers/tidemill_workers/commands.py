@@ -25,6 +25,7 @@ def run(pool: str, name: str | None) -> None:
     from tidemill.telemetry import setup_logging
     from tidemill_workers.agent.app import serve
     from tidemill_workers.agent.service import Agent
+    from tidemill_workers.agent.workdir import work_folder
 
     settings = Settings()
     setup_logging(settings.log_level, settings.log_json)
@@ -44,5 +45,6 @@ def run(pool: str, name: str | None) -> None:
     if spec is None:
         raise ServiceUnavailable("the ledger did not answer for 30 s")
     record = Record(open_store(settings.store), settings.store.bucket)
-    agent = Agent(name or f"{pool}-{secrets.token_hex(3)}", spec, ledger, record, settings.agent)
-    serve(url, agent, settings.log_level)
+    with work_folder(settings.agent.work_dir) as folder:
+        agent = Agent(name or f"{pool}-{secrets.token_hex(3)}", spec, ledger, record, settings.agent, folder)
+        serve(url, agent, settings.log_level)

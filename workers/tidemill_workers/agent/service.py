@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import socket
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -41,9 +40,12 @@ class Agent:
         ledger: live state.
         record: durable state.
         settings: leases, folders, limits.
+        work_dir: an empty folder of its own (`work_folder`).
     """
 
-    def __init__(self, name: str, pool: PoolSpec, ledger: Ledger, record: Record, settings: AgentSettings) -> None:
+    def __init__(
+        self, name: str, pool: PoolSpec, ledger: Ledger, record: Record, settings: AgentSettings, work_dir: Path
+    ) -> None:
         self.name = name
         self.pool = pool
         self._ledger = ledger
@@ -57,12 +59,9 @@ class Agent:
         self._active = 0
         self._mutex = threading.Lock()
         self._functions: tuple[int, dict[str, FunctionRecord]] = (-1, {})
-        self._private = None if settings.work_dir else tempfile.TemporaryDirectory(prefix=f"tidemill-{name}-")
-        work_dir = settings.work_dir / name if settings.work_dir else Path(self._private.name)  # type: ignore[union-attr]
         for part in ("jobs", "runners"):
-            (work_dir / part).mkdir(parents=True, exist_ok=True)
-        for folder in (work_dir, work_dir / "jobs", work_dir / "runners"):
-            folder.chmod(0o755)
+            (work_dir / part).mkdir()
+            (work_dir / part).chmod(0o755)
         starter = Starter(
             ledger,
             CodeCache(work_dir / "code", record),
@@ -145,8 +144,6 @@ class Agent:
             self._ledger.agent_gone(self.name)
         except ServiceUnavailable as error:
             log.warning("agent.leave_unsaid", error=str(error))
-        if self._private is not None:
-            self._private.cleanup()
 
     # -- inside ----------------------------------------------------------------------------------------------------
     def _end_runs(self) -> None:

@@ -1,0 +1,303 @@
+"""One attempt: whatever the function or a server does, the job ends once, goes back, or is left to its lease.
+
+Ledger and store are the in-memory twins; only the runner process is a stand-in (`tests/integration` has real ones).
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidemill.errors import StoreUnavailable
+from tidemill.ledger.api import AgentReport, Claim, NewJob
+from tidemill.models import (
+    FunctionRecord,
+    FunctionSpec,
+    Job,
+    JobError,
+    JobInput,
+    JobState,
+    Manifest,
+    Placement,
+    object_job_id,
+)
+from tidemill.record import Record
+from tidemill.testing import MemoryLedger, MemoryStore
+from tidemill_workers import attempt as attempt_module
+from tidemill_workers.agent.fleet import Fleet
+from tidemill_workers.agent.leases import LeaseKeeper
+from tidemill_workers.agent.runners import Outcome, Task
+from tidemill_workers.agent.starting import StartFailed
+from tidemill_workers.attempt import Attempt, Workshop
+
+AGENT = "near-000001"
+SPEC = {
+    "name": "fn",
+    "handler": "a:b",
+    "trigger": [{"bucket": "inbox", "prefix": "fn/"}],
+    "output": {"bucket": "outbox", "prefix": "fn/"},
+    "params": {"k": {"type": "integer", "default": 3}},
+}
+
+
+class StandIn:
+    """Stands for a runner process: does what the test says."""
+
+    def __init__(self, behave: Callable[[Task], Outcome]) -> None:
+        self.behave = behave
+        self.alive = True
+        self.tasks: list[Task] = []
+
+    def start(self) -> None: ...
+
+    def stop(self, grace_s: float = 1.0) -> None:
+        self.alive = False
+
+    def cancel(self, grace_s: float = 1.0) -> None: ...
+
+    def run(self, task: Task, on_log: Any, on_progress: Any) -> Outcome:
+        self.tasks.append(task)
+        on_log("stdout", "a line")
+        on_progress(1, 2, "page")
+        return self.behave(task)
+
+
+class Scene:
+    """A deployed function, one object, one agent, and everything an attempt needs."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.store = MemoryStore()
+        self.record = Record(self.store)
+        self.record.prepare()
+        for bucket in ("inbox", "outbox"):
+            self.store.ensure_bucket(bucket)
+        self.ledger = MemoryLedger()
+        self.ledger.begin_epoch(1, 0)
+        self.function = FunctionRecord(
+            spec=FunctionSpec.model_validate(SPEC), revision="r1", deployed_at=0, triggers_since=0
+        )
+        self.ledger.put_function(self.function)
+        self.ledger.heartbeat(AgentReport(name=AGENT, pool="near", slots=1))
+        self.runner = StandIn(lambda task: self.outcome(task, {"result.json": b'{"ok": true}'}))
+        self.start_fault: StartFailed | None = None
+        self.keeper = LeaseKeeper(self.ledger, 15, 2)
+        self.draining = False
+        self.work_dir = tmp_path
+        self.shop = Workshop(
+            agent=AGENT,
+            pool="near",
+            ledger=self.ledger,
+            record=self.record,
+            fleet=Fleet(1, self._make),  # type: ignore[arg-type]
+            leases=self.keeper,
+            find=self.ledger.function,
+            price=lambda: (0.5, True),
+            work_dir=tmp_path,
+            lease_s=15,
+            inline_bytes=100,
+            log_bytes=4096,
+            draining=lambda: self.draining,
+        )
+
+    def _make(self, function: FunctionRecord) -> StandIn:
+        if self.start_fault:
+            raise self.start_fault
+        return self.runner
+
+    @staticmethod
+    def outcome(task: Task, files: dict[str, bytes], kind: Any = "succeeded", **more: Any) -> Outcome:
+        folder = task.job_dir / "out"
+        folder.mkdir()
+        for name, body in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(body)
+        return Outcome(kind=kind, error=more.get("error"), delay_s=more.get("delay_s"), seconds=2.0, outputs_dir=folder)
+
+    def claim(self, body: bytes = b"input", max_attempts: int = 3, key: str = "fn/a.txt") -> Claim:
+        self.store.put("inbox", key, body)
+        info = self.store.head("inbox", key)
+        assert info is not None
+        source = JobInput(bucket="inbox", key=key, etag=info.etag, size=info.size, last_modified=info.last_modified)
+        job_id = object_job_id("fn", "local", "inbox", key, info.etag, info.size, info.last_modified)
+        self.ledger.submit(NewJob(id=job_id, function="fn", input=source, revision="r1", max_attempts=max_attempts))
+        return self.claim_again(job_id)
+
+    def claim_again(self, job_id: str) -> Claim:
+        assert self.ledger.release(job_id, AGENT, Placement(pool="near", reason="only one"))
+        return self.ledger.claim(AGENT, 1, 15)[0]
+
+    def work(self, claim: Claim) -> Job:
+        Attempt(self.shop, claim).work()
+        job = self.ledger.job(claim.token.job_id)
+        assert job is not None
+        return job
+
+    def manifest(self, job: Job) -> Manifest:
+        found = self.record.get_manifest("fn", job.id, job.generation)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    scene = Scene(tmp_path)
+    yield scene
+    scene.keeper.close()
+    assert list(tmp_path.iterdir()) == [], "an attempt leaves nothing on the disk"
+
+
+def test_a_success_is_published_with_its_cost_and_log(scene: Scene) -> None:
+    job = scene.work(scene.claim())
+    assert job.state is JobState.succeeded
+    assert job.cost.usd == pytest.approx(1.0)
+    assert job.cost.gpu_seconds == pytest.approx(2.0)
+    assert scene.store.get("outbox", "fn/a.txt/result.json") == b'{"ok": true}'
+    assert scene.manifest(job).outputs[0].key == "fn/a.txt/result.json"
+    assert b"a line" in (scene.record.get_log("fn", job.id, 1) or b"")
+    task = scene.runner.tasks[0]
+    assert task.params == {"k": 3}, "defaults are filled in"
+    assert (task.name, task.key) == ("a.txt", "fn/a.txt")
+
+
+def test_a_large_output_goes_through_the_attempts_prefix(scene: Scene) -> None:
+    body = bytes(range(256)) * 10
+    scene.runner.behave = lambda task: scene.outcome(task, {"big.bin": body, "sub/small.txt": b"s"})
+    job = scene.work(scene.claim())
+    commit = scene.record.get_commit("fn", job.id, 1)
+    assert commit is not None
+    by_name = {output.name: output for output in commit.outputs}
+    assert by_name["big.bin"].inline is None
+    assert by_name["big.bin"].attempt_key is not None
+    assert base64.b64decode(by_name["sub/small.txt"].inline or "") == b"s"
+    assert scene.store.get("outbox", "fn/a.txt/big.bin") == body
+
+
+def test_an_exception_is_tried_again_until_attempts_are_used_up(scene: Scene) -> None:
+    fault = JobError(code="function_failed", message="boom", traceback="Traceback ...")
+    scene.runner.behave = lambda task: scene.outcome(task, {}, "failed", error=fault)
+    claim = scene.claim(max_attempts=2)
+    job = scene.work(claim)
+    assert job.state is JobState.queued
+    scene.ledger.begin_epoch(1, 0)
+    second = scene.claim_again(job.id)
+    assert second.token.attempt == 2
+    job = scene.work(second)
+    assert job.state is JobState.failed
+    assert job.error is not None
+    assert job.error.traceback == "Traceback ..."
+    assert scene.manifest(job).state == "failed"
+
+
+@pytest.mark.parametrize("kind", ["permanent", "timeout"])
+def test_a_permanent_error_and_a_timeout_are_not_tried_again(scene: Scene, kind: str) -> None:
+    fault = JobError(code=kind, message="no")
+    scene.runner.behave = lambda task: scene.outcome(task, {}, kind, error=fault)
+    job = scene.work(scene.claim())
+    assert job.state is JobState.failed
+    assert job.error is not None
+    assert job.error.code == kind
+
+
+def test_an_input_that_is_gone_fails_with_that_reason(scene: Scene) -> None:
+    claim = scene.claim()
+    scene.store.delete("inbox", "fn/a.txt")
+    job = scene.work(claim)
+    assert (job.state, job.error and job.error.code) == (JobState.failed, "input_gone")
+
+
+@pytest.mark.parametrize("when", ["before the run", "during the run"])
+def test_an_input_that_changes_is_superseded_and_never_published(scene: Scene, when: str) -> None:
+    claim = scene.claim()
+    if when == "before the run":
+        scene.store.put("inbox", "fn/a.txt", b"another content")
+    else:
+        behave = scene.runner.behave
+
+        def change(task: Task) -> Outcome:
+            scene.store.put("inbox", "fn/a.txt", b"another content")
+            return behave(task)
+
+        scene.runner.behave = change
+    job = scene.work(claim)
+    assert (job.state, job.error and job.error.code) == (JobState.cancelled, "superseded")
+    assert scene.store.head("outbox", "fn/a.txt/result.json") is None
+
+
+def test_a_failed_start_gives_the_job_back_uncounted(scene: Scene) -> None:
+    scene.start_fault = StartFailed(JobError(code="start_failed", message="no module named x"), 1)
+    job = scene.work(scene.claim())
+    assert job.state is JobState.queued
+    assert job.attempt == 0
+    assert any("no module named x" in (event.detail or "") for event in job.history)
+
+
+def test_a_drained_agent_gives_back_what_it_has_not_started(scene: Scene) -> None:
+    claim = scene.claim()
+    scene.draining = True
+    job = scene.work(claim)
+    assert (job.state, job.attempt) == (JobState.queued, 0)
+
+
+def test_a_run_that_the_agents_end_interrupts_is_given_back(scene: Scene) -> None:
+    def interrupted(task: Task) -> Outcome:
+        scene.draining = True
+        return scene.outcome(task, {}, "cancelled")
+
+    scene.runner.behave = interrupted
+    job = scene.work(scene.claim())
+    assert (job.state, job.attempt) == (JobState.queued, 0)
+
+
+def test_a_second_attempt_finishes_what_the_first_committed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim = scene.claim()
+
+    def die(commit: Any) -> Any:
+        raise StoreUnavailable("killed between commit and publication")
+
+    monkeypatch.setattr(attempt_module, "COMMIT_PATIENCE_S", 0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(scene.record, "publish", die)
+        patch.setattr(scene.ledger, "give_back", lambda *a, **k: False)
+        Attempt(scene.shop, claim).work()
+    assert scene.store.head("outbox", "fn/a.txt/result.json") is None
+    scene.ledger.agent_gone(AGENT)
+    swept = scene.ledger.sweep("finisher", 15, 30)
+    scene.ledger.heartbeat(AgentReport(name=AGENT, pool="near", slots=1))
+    runs = len(scene.runner.tasks)
+    job = scene.work(swept.unpublished[0] if swept.unpublished else scene.claim_again(claim.token.job_id))
+    assert job.state is JobState.succeeded
+    assert len(scene.runner.tasks) == runs, "what was committed is not run again"
+    assert scene.store.get("outbox", "fn/a.txt/result.json") == b'{"ok": true}'
+
+
+def test_a_deleted_function_fails_its_waiting_job(scene: Scene) -> None:
+    claim = scene.claim()
+    scene.ledger.remove_function("fn")
+    job = scene.work(claim)
+    assert (job.state, job.error and job.error.code) == (JobState.failed, "function_deleted")
+
+
+def test_too_many_outputs_fail_the_job_and_publish_none(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tidemill_workers.agent.outputs import TooManyOutputs
+
+    def refuse(folder: Path) -> None:
+        raise TooManyOutputs("more than 10,000 files")
+
+    monkeypatch.setattr(attempt_module, "collect", refuse)
+    job = scene.work(scene.claim())
+    assert (job.state, job.error and job.error.code) == (JobState.failed, "output_refused")
+
+
+def test_a_long_log_keeps_its_beginning_and_its_end(scene: Scene) -> None:
+    keeper = attempt_module._LogKeeper(1000)
+    for number in range(1000):
+        keeper.add("stdout", f"line {number}")
+    text = keeper.text().decode()
+    assert text.startswith("stdout: line 0\n")
+    assert text.endswith("stdout: line 999\n")
+    assert "lines dropped here" in text
+    assert len(text) < 1200
