@@ -80,8 +80,8 @@ class Crew:
             for name, agent in list(self.booting.items())
             if name in reported and self.booting.pop(name) and name in self._started
         ]
-        for pool, _ in arrived:
-            self._trouble.pop(pool, None)
+        for name, _ in arrived:
+            self._trouble.pop(name, None)
         self._known |= reported
         alive: dict[str, str] = {}
         for pool in pools.values():
@@ -98,7 +98,7 @@ class Crew:
                     self._ended(pool.name, state.name, state.reason, state.failed, reported, now)
                     continue
                 alive[state.name] = pool.name
-                if state.name not in reported and state.name not in self._asked:
+                if state.name not in reported and state.name not in self._asked and state.state != "stopping":
                     since = self.booting[state.name].since if state.name in self.booting else min(state.since, now)
                     # One that reported once and fell silent boots anew from when we noticed.
                     since = now if state.name in self._known and state.name not in self.booting else since

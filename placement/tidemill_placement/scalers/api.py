@@ -21,7 +21,7 @@ class AgentState:
     """
 
     name: str
-    state: Literal["starting", "running", "ended"]
+    state: Literal["starting", "running", "stopping", "ended"]
     since: float = 0.0
     reason: str = ""
     failed: bool = False

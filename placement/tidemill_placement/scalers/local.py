@@ -18,13 +18,7 @@ from tidemill_placement.scalers.api import AgentState, ScalerError
 from tidemill_placement.view import pool_of
 
 # What only other services need; agents run other people's code in their children.
-_KEPT_BACK = (
-    "TIDEMILL_GATEWAY__",
-    "TIDEMILL_FLOWER__",
-    "TIDEMILL_LOCAL__",
-    "TIDEMILL_POOLS_FILE",
-    "TIDEMILL_FUNCTIONS",
-)
+_KEPT_BACK = tuple(f"TIDEMILL_{name}" for name in ("GATEWAY__", "FLOWER__", "LOCAL__", "POOLS_FILE", "FUNCTIONS_DIR"))
 
 
 class ControlSocket(Protocol):
@@ -80,11 +74,11 @@ class LocalScaler:
 
 def _state(process: Mapping[str, Any]) -> AgentState:
     since = float(process.get("started_at") or 0.0)
-    if process["state"] != "exited":
-        return AgentState(process["name"], "running" if process["state"] == "running" else "starting", since)
+    match process["state"]:
+        case "running" | "stopping" as state:
+            return AgentState(process["name"], state, since)
+        case "starting":
+            return AgentState(process["name"], "starting", since)
     status = process.get("exit")
-    if status is not None and status < 0:
-        reason = f"killed by signal {-status}"
-    else:
-        reason = f"ended with status {status}"
+    reason = f"signal {-status}" if status is not None and status < 0 else f"status {status}"
     return AgentState(process["name"], "ended", since, reason, failed=status not in (0, None))

@@ -1,0 +1,115 @@
+"""Puts the service together from settings, and runs it until a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import structlog
+
+from tidemill.doorbell import Doorbell, FlowerEvents
+from tidemill.errors import ServiceUnavailable
+from tidemill.ledger import connect
+from tidemill.ledger.api import Ledger
+from tidemill.models.files import load_pools
+from tidemill.record import Record
+from tidemill.settings import Settings
+from tidemill.store import open_store
+from tidemill_placement.core import Rules
+from tidemill_placement.crew import Crew
+from tidemill_placement.endings import Endings
+from tidemill_placement.epoch import EpochKeeper
+from tidemill_placement.feeder import Feeder
+from tidemill_placement.planner import Planner
+from tidemill_placement.rebuild import rebuild
+from tidemill_placement.scalers import LocalScaler, Scaler
+from tidemill_placement.servertime import ServerTime
+from tidemill_placement.service import Service, Timing
+from tidemill_placement.sweeper import Sweeper
+
+_THREADS = 16
+_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 5.0
+log = structlog.get_logger(__name__)
+
+
+def serve(settings: Settings) -> None:
+    """Run the service; SIGTERM and SIGINT end it."""
+    asyncio.run(_serve(settings))
+
+
+async def _serve(settings: Settings) -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(_THREADS, thread_name_prefix="placement"))
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    url = settings.redis.url.get_secret_value()
+    ledger = connect(url, settings.redis.prefix)
+    record = Record(open_store(settings.store), settings.store.bucket)
+    with ThreadPoolExecutor(4, thread_name_prefix="ends") as workers:
+        service = assemble(settings, ledger, record, Doorbell(url), FlowerEvents(url), workers)
+        service.stop = stop
+        if await _prepared(record, ledger, settings.pools_file, stop):
+            log.info("placement.ready", holder=service.holder)
+            await service.run()
+    log.info("placement.ended")
+
+
+def assemble(
+    settings: Settings,
+    ledger: Ledger,
+    record: Record,
+    bell: Doorbell,
+    events: FlowerEvents | None,
+    workers: ThreadPoolExecutor,
+) -> Service:
+    """Give the service for these settings."""
+    placement, agent = settings.placement, settings.agent
+    holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+    scalers: list[Scaler] = []
+    if settings.local.control is not None:
+        scalers.append(LocalScaler.connect(settings.local.control, grace_s=agent.drain_s + 5))
+    endings = Endings(ledger, record, holder, agent.lease_s)
+    clock = ServerTime()
+    rules = Rules(
+        value_of_time_usd_per_hour=placement.value_of_time_usd_per_hour, idle_timeout_s=placement.idle_timeout_s
+    )
+    crew = Crew(scalers, gone=ledger.agent_gone)
+    return Service(
+        ledger=ledger,
+        planner=Planner(ledger, record, bell, endings, crew, workers, rules, placement.tick_s, clock),
+        sweeper=Sweeper(ledger, endings, bell, holder, agent.lease_s, agent.lease_s, workers),
+        keeper=EpochKeeper(ledger, record, lambda: rebuild(ledger, record)),
+        feeder=Feeder(ledger, events) if events is not None else None,
+        clock=clock,
+        holder=holder,
+        timing=Timing(placement.tick_s, placement.sweep_s, placement.leader_ttl_s),
+    )
+
+
+async def _prepared(record: Record, ledger: Ledger, pools_file: Path | None, stop: asyncio.Event) -> bool:
+    """Make the platform bucket and put the pools of the file in place, when the servers answer. False: stopped."""
+    specs = load_pools(pools_file) if pools_file is not None else []
+    pause_s = _PAUSE_S
+    while not stop.is_set():
+        try:
+            await asyncio.to_thread(record.prepare)
+            before = await asyncio.to_thread(ledger.pools)
+            for spec in specs:
+                await asyncio.to_thread(record.put_pool, spec)
+                if spec.name not in before or before[spec.name].spec != spec:
+                    await asyncio.to_thread(ledger.put_pool, spec)
+            return True
+        except ServiceUnavailable as error:
+            log.warning("placement.waits", error=str(error))
+        try:
+            async with asyncio.timeout(pause_s):
+                await stop.wait()
+        except TimeoutError:
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+    return False

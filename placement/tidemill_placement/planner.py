@@ -1,0 +1,343 @@
+"""One turn of the loop: read the ledger, let the core decide, carry it out.
+
+Little is read when little happens: agents and the version of the specs at each turn, the backlog only while something
+may wait. What is written is only what changed. In this order: wanted runners before the jobs that need them; grants
+before agents stop; ends of impossible jobs beside it, in threads, since they write to the store.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+
+from tidemill.errors import ServiceUnavailable
+from tidemill.ledger.api import AgentReport, Backlog, Ledger, StartFailure, Transition
+from tidemill.models import FunctionRecord, Placement
+from tidemill.record import Record
+from tidemill_placement.core import Agent, Plan, Pool, Queue, Release, Rules, Runner, Waiting, World, plan
+from tidemill_placement.crew import Crew
+from tidemill_placement.endings import Endings
+from tidemill_placement.servertime import ServerTime
+from tidemill_placement.sweeper import Bell
+from tidemill_placement.view import View
+
+_BACKLOG = 200
+_FULL_READ_S = 5.0  # so often the backlog is read although nothing was heard of
+_IDLE_LOOK_S = 15.0  # so often processes are looked at although no agent is known
+_FAILURES_S = 1.0
+_PERMANENT_STARTS = 3
+_NOTE_AFTER_S = 0.5
+_NOTES_AT_ONCE = 10
+_NOTES_KEPT = 5_000
+_ENDS_AT_ONCE = 100
+_LONGEST_FIRST_LOAD_S = 10.0  # a first load may build an environment, which the next ones do not
+SOON_S = 0.2
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a turn did. `again_s`: look again after this long at the latest."""
+
+    again_s: float
+    released: int
+    waiting: int
+
+
+class Planner:
+    """Plans, turn by turn."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        record: Record,
+        bell: Bell,
+        endings: Endings,
+        crew: Crew,
+        workers: Executor,
+        rules: Rules,
+        tick_s: float,
+        clock: ServerTime,
+    ) -> None:
+        self._ledger = ledger
+        self._record = record
+        self._bell = bell
+        self._endings = endings
+        self._crew = crew
+        self._workers = workers
+        self._rules = rules
+        self._tick_s = tick_s
+        self._clock = clock
+        self._one_at_a_time = threading.Lock()
+        self.view = View()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything but what was learned: the ledger is another one, or we lead anew."""
+        with self._one_at_a_time:
+            self._forget()
+
+    def _forget(self) -> None:
+        self.view = View(self.view.estimates)
+        self._version = -1
+        self._functions: dict[str, FunctionRecord] = {}
+        self._pools: dict[str, tuple[Pool, bool]] = {}
+        self._wanted: dict[str, Mapping[str, int]] = {}
+        self._scaling: Mapping[str, int] | None = None
+        self._seen: dict[str, str] = {}
+        self._drained: set[str] = set()
+        self._loading: dict[tuple[str, str], float] = {}
+        self._noted: dict[str, str] = {}
+        self._ending: set[str] = set()
+        self._failures: dict[str, StartFailure] = {}
+        self._failures_at = self._backlog_at = self._looked_at = 0.0
+        self._backlog_due = 0.0
+
+    def turn(self, lines: Iterable[Transition]) -> Turn:
+        """Take in what happened, decide, and do it.
+
+        Raises:
+            LedgerUnavailable: what was done is done, what was not is decided anew in the next turn.
+        """
+        with self._one_at_a_time:
+            return self._turn(lines)
+
+    def _turn(self, lines: Iterable[Transition]) -> Turn:
+        self.view.apply(lines)
+        now = self._clock.now()
+        self._read_specs()
+        reports = self._ledger.agents()
+        self._look_at_agents(reports, now)
+        backlog = self._read_backlog(now)
+        world = self._world(now, reports, self._sort_out(backlog, now))
+        decided = plan(world)
+        self._carry_out(decided, reports, world)
+        waiting = sum(queue.ready for queue in backlog)
+        return Turn(self._again_s(now, backlog), len(decided.releases), waiting)
+
+    # -- reading -------------------------------------------------------------------------------------------------
+    def _read_specs(self) -> None:
+        version = self._ledger.version()
+        if version == self._version:
+            return
+        self._functions = {n: r for n, r in self._ledger.functions().items() if r.deleted_at is None}
+        self._pools = {}
+        for name, state in self._ledger.pools().items():
+            serves = self._crew.serves(state.spec)
+            self._pools[name] = (Pool(state.spec, state.draining, serves), serves)
+        self._version = version
+
+    def _look_at_agents(self, reports: Sequence[AgentReport], now: float) -> None:
+        self.view.look_at(reports, now, self._ledger.job)
+        names = {report.name: report.pool for report in reports}
+        if names or self._seen or self._crew.managed or now - self._looked_at > _IDLE_LOOK_S:
+            self._looked_at = now
+            specs = {name: pool.spec for name, (pool, _) in self._pools.items()}
+            for pool, seconds in self._crew.observe(specs, reports, now, self._boot_s):
+                self.view.estimates.observe_start(pool, seconds)
+        for name in self._seen.keys() - names.keys() - self._crew.managed.keys():
+            self._bell.forget(self._seen.pop(name), name)
+        self._seen |= names
+        self._drained &= names.keys()
+        for name in self._wanted.keys() - names.keys():
+            del self._wanted[name]
+        self._learn_loads(reports, now)
+
+    def _boot_s(self, pool: str) -> float:
+        return self.view.estimates.start_s(self._pools[pool][0].spec)
+
+    def _learn_loads(self, reports: Sequence[AgentReport], now: float) -> None:
+        estimates, loading = self.view.estimates, {}
+        for report in reports:
+            for runner in report.runners:
+                key = (report.name, runner.function)
+                if runner.state == "starting":
+                    loading[key] = self._loading.get(key, now)
+                elif runner.state == "ready" and key in self._loading:
+                    estimates.observe_load(runner.function, min(now - self._loading[key], _LONGEST_FIRST_LOAD_S))
+        self._loading = loading
+
+    def _read_backlog(self, now: float) -> list[Backlog]:
+        if not self.view.fresh and now < self._backlog_due and now - self._backlog_at < _FULL_READ_S:
+            return []
+        backlog = self._ledger.backlog(_BACKLOG)
+        self._backlog_at = now
+        self.view.fresh = any(queue.ready for queue in backlog)
+        self._backlog_due = min((q.next_delayed_at for q in backlog if q.next_delayed_at), default=float("inf"))
+        return backlog
+
+    def _again_s(self, now: float, backlog: Sequence[Backlog]) -> float:
+        if self._crew.stirring or any(queue.ready for queue in backlog):
+            return min(SOON_S, self._tick_s)
+        return max(0.01, min(self._tick_s, self._backlog_due - now))
+
+    # -- from the ledger's values to the core's ------------------------------------------------------------------
+    def _world(self, now: float, reports: Sequence[AgentReport], backlog: Sequence[Backlog]) -> World:
+        pools = {
+            name: Pool(pool.spec, pool.draining, serves, self._crew.trouble(name, now))
+            for name, (pool, serves) in self._pools.items()
+        }
+        agents = [self._agent(report, now) for report in reports]
+        agents += [
+            Agent(b.name, b.pool, self._pools[b.pool][0].spec.slots, "booting", b.since)
+            for b in self._crew.booting.values()
+            if b.pool in self._pools
+        ]
+        queues = tuple(
+            Queue(
+                queue.function,
+                queue.ready,
+                tuple(
+                    Waiting(job.id, queue.function, job.owner, job.created_at, job.size, job.attempt)
+                    for job in queue.jobs
+                    if job.id not in self._ending
+                ),
+            )
+            for queue in backlog
+        )
+        tasks = tuple(self.view.tasks.values())
+        return World(now, self._functions, pools, tuple(agents), queues, tasks, self.view.estimates, self._rules)
+
+    def _agent(self, report: AgentReport, now: float) -> Agent:
+        leaving = report.state == "draining" or report.name in self._drained or report.name in self._crew.stopping()
+        return Agent(
+            name=report.name,
+            pool=report.pool,
+            slots=report.slots,
+            state="draining" if leaving else "booting" if report.state == "starting" else "ready",
+            since=report.started_at,
+            quiet_since=self.view.quiet_since(report.name, now),
+            released=report.released,
+            running=report.running,
+            runners=tuple(Runner(r.function, r.revision, r.slots) for r in report.runners if r.state != "failed"),
+            levels=self.view.activity(report.name, now),
+            managed=report.name in self._crew.managed,
+        )
+
+    # -- jobs that shall not run ---------------------------------------------------------------------------------
+    def _sort_out(self, backlog: Sequence[Backlog], now: float) -> list[Backlog]:
+        """Take out the queues whose jobs are ended here: functions that are gone, or cannot start."""
+        if backlog and now - self._failures_at > _FAILURES_S:
+            self._failures_at = now
+            self._failures = {f.function: f for f in self._ledger.start_failures() if f.permanent >= _PERMANENT_STARTS}
+        rest = []
+        for queue in backlog:
+            record = self._functions.get(queue.function)
+            failure = self._failures.get(queue.function)
+            if record is None:
+                self._end_deleted(queue)
+            elif failure is not None and failure.revision == record.revision:
+                for job in queue.jobs:
+                    self._end(job.id, partial(self._endings.start_failed, job.id, failure.error, record))
+            else:
+                rest.append(queue)
+        return rest
+
+    def _end_deleted(self, queue: Backlog) -> None:
+        """The bucket has the last word: after a loss of Redis its functions are missing here for a moment."""
+        try:
+            stored = self._record.get_function(queue.function)
+        except ServiceUnavailable as error:
+            log.warning("function.unknown", function=queue.function, error=str(error))
+            return
+        if stored is None or stored.deleted_at is not None:
+            for job in queue.jobs:
+                self._end(job.id, partial(self._endings.function_deleted, job.id, queue.function))
+
+    def _end(self, job_id: str, work: Callable[[], object]) -> None:
+        """End a job in a thread, unless that is on its way already."""
+        if job_id in self._ending or len(self._ending) >= _ENDS_AT_ONCE:
+            return
+        self._ending.add(job_id)
+        self._workers.submit(work).add_done_callback(partial(_ended, self._ending, job_id))
+
+    # -- doing ---------------------------------------------------------------------------------------------------
+    def _carry_out(self, decided: Plan, reports: Sequence[AgentReport], world: World) -> None:
+        by_name = {report.name: report for report in reports}
+        for name, wanted in decided.wanted.items():
+            if name in by_name and self._wanted.get(name) != wanted:
+                self._set_wanted(name, wanted, world.now)
+        self._set_grants(decided)
+        self._release(decided.releases, by_name)
+        for name in decided.stops:
+            if name not in self._drained:
+                self._ledger.drain_agent(name)
+                self._drained.add(name)
+            self._crew.stop(name, world.now)
+        for pool, count in decided.starts.items():
+            self._crew.start(world.pools[pool].spec, count, world.now)
+        for item in decided.impossible[:_ENDS_AT_ONCE]:
+            record = world.functions.get(item.function)
+            work = partial(self._endings.no_capacity, item.job_id, item.reason, item.placement, record)
+            self._end(item.job_id, work)
+        self._note(decided, world)
+        if decided.scaling != self._scaling:
+            self._ledger.set_scaling(decided.scaling)
+            self._scaling = decided.scaling
+
+    def _set_wanted(self, name: str, wanted: Mapping[str, int], now: float) -> None:
+        before = self._wanted.get(name, {})
+        self._ledger.set_wanted(name, wanted)
+        self._wanted[name] = wanted
+        for key, slots in wanted.items():
+            if slots > before.get(key, 0):
+                self.view.wanted(name, key.partition("@")[0], before.get(key, 0), slots, now)
+
+    def _set_grants(self, decided: Plan) -> None:
+        for function in sorted({*self.view.grants, *decided.grants}):
+            grant = decided.grants.get(function)
+            agents = dict(grant.agents) if grant is not None else {}
+            left = {agent: n for agent, n in self.view.grants.get(function, {}).items() if n > 0}
+            if agents != left:
+                self._ledger.set_grants(function, agents, grant.placement if grant is not None else None)
+            if agents:
+                self.view.grants[function] = agents
+            else:
+                self.view.grants.pop(function, None)
+
+    def _release(self, releases: Sequence[Release], agents: Mapping[str, AgentReport]) -> None:
+        sent: dict[str, list[Release]] = {}
+        for release in releases:
+            self.view.released(release.job_id)
+            if self._ledger.release(release.job_id, release.agent, release.placement):
+                sent.setdefault(release.agent, []).append(release)
+                self._noted.pop(release.job_id, None)
+            else:
+                self.view.not_released(release.job_id)
+        for name, group in sent.items():
+            agent = agents[name]
+            # One ring for each slot that sleeps; at least one, for a busy one may fall asleep just now.
+            for release in group[: max(1, agent.slots - agent.running)]:
+                self._bell.ring(agent.pool, name, release.job_id, release.function)
+
+    def _note(self, decided: Plan, world: World) -> None:
+        """Tell waiting jobs why, again only when the pool or an exclusion is another one."""
+        created = {job.id: job.created_at for queue in world.backlog for job in queue.jobs}
+        told = 0
+        for job_id, placement in decided.notes:
+            if told >= _NOTES_AT_ONCE or world.now - created[job_id] < _NOTE_AFTER_S:
+                continue
+            gist = _gist(placement)
+            if self._noted.get(job_id) != gist:
+                if len(self._noted) > _NOTES_KEPT:
+                    self._noted.clear()
+                self._noted[job_id] = gist
+                self._ledger.note_placement(job_id, placement)
+                told += 1
+
+
+def _ended(ending: set[str], job_id: str, future: Future[object]) -> None:
+    ending.discard(job_id)
+    if (error := future.exception()) is not None:
+        # The sweep finds the job again when its lease is over.
+        log.warning("job.end_failed", job_id=job_id, error=str(error), kind=type(error).__name__)
+
+
+def _gist(placement: Placement) -> str:
+    out = "|".join(f"{c.pool}:{c.excluded_because}" for c in placement.candidates if c.excluded_because)
+    return f"{placement.pool}|{placement.reason.split('(', 1)[0]}|{out}"

@@ -1,0 +1,243 @@
+"""The placement service: one leader plans, sweeps, keeps the epoch and feeds Flower; others wait to take over.
+
+    renew   keeps the leader's lease                         every third of it
+    watch   blocks on the stream of transitions              wakes plan and feed
+    plan    a turn at each wake, at the latest after a tick  (Planner)
+    sweep   expired leases, lost doorbells, dead agents      every `sweep_s`
+    keep    the epoch in Redis and bucket, the rebuild       every 10 s, at once when Redis says that it has none
+    feed    Flower's rows
+
+Each is a small loop over blocking calls in threads. An outage of Redis or the store ends none of them: they log, pause
+and try again. A leader that could not renew in time stops all of them before its lease is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from tidemill.errors import LedgerUnavailable, ServiceUnavailable
+from tidemill.ledger.api import Ledger, Transition
+from tidemill_placement.epoch import Deposed, EpochKeeper
+from tidemill_placement.feeder import Feeder
+from tidemill_placement.planner import Planner
+from tidemill_placement.servertime import ServerTime
+from tidemill_placement.sweeper import Sweeper
+
+LEASE = "placement"
+_EPOCH_S = 10.0
+_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 5.0
+_GAP_S = 0.02  # between two turns; lines that come in between are taken together
+_REST = 3.0  # a turn that took t is followed by a rest of 3 t, so planning takes a quarter of a core at most
+_LONGEST_GAP_S = 0.25
+_CHUNK = 500
+_BLOCK_S = 1.0  # also how long the end of the service waits for the thread that blocks
+_FRESH_LINES = 20  # a longer read is a replay, and tells nothing of the server's clock
+_LOOK_S = 2.0
+_FEED_GAP_S = 0.1
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds: the longest pause between turns, between sweeps, and the leader's lease."""
+
+    tick_s: float = 1.0
+    sweep_s: float = 2.0
+    leader_ttl_s: float = 6.0
+
+
+@dataclass(slots=True)
+class Service:
+    """Everything the service is made of. `run` returns when `stop` is set."""
+
+    ledger: Ledger
+    planner: Planner
+    sweeper: Sweeper
+    keeper: EpochKeeper
+    feeder: Feeder | None
+    clock: ServerTime
+    holder: str
+    timing: Timing = Timing()
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    leads: bool = False
+    _lines: deque[Transition] = field(default_factory=deque)
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _feed: asyncio.Event = field(default_factory=asyncio.Event)
+    _no_epoch: asyncio.Event = field(default_factory=asyncio.Event)
+    _position: str = "0"
+
+    async def run(self) -> None:
+        """Wait for the lease, lead, and again, until stopped."""
+        stopped = asyncio.create_task(self.stop.wait())
+        try:
+            while not self.stop.is_set():
+                if await self._acquire():
+                    leading = asyncio.create_task(self._lead())
+                    await asyncio.wait({leading, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                    leading.cancel()
+                    await asyncio.gather(leading, return_exceptions=True)
+                    self._log_end(leading)
+                    self.leads = False
+                    await self._resign()
+                await asyncio.wait({stopped}, timeout=self.timing.leader_ttl_s / 3)
+        finally:
+            stopped.cancel()
+
+    async def _acquire(self) -> bool:
+        try:
+            fence = await asyncio.to_thread(self.ledger.acquire, LEASE, self.holder, self.timing.leader_ttl_s)
+        except ServiceUnavailable as error:
+            log.warning("leader.lease_failed", error=str(error))
+            return False
+        return fence is not None
+
+    async def _resign(self) -> None:
+        try:
+            await asyncio.to_thread(self.ledger.resign, LEASE, self.holder)
+        except ServiceUnavailable as error:
+            log.warning("leader.resign_failed", error=str(error))
+
+    async def _lead(self) -> None:
+        log.info("leader.begins", holder=self.holder)
+        self.leads = True
+        self._begin_anew()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._renew())
+            await self._first_epoch()
+            group.create_task(self._loop("watch", self._watch))
+            group.create_task(self._loop("plan", self._plan))
+            group.create_task(self._loop("sweep", self._sweep))
+            group.create_task(self._loop("keep", self._keep))
+            if self.feeder is not None:
+                group.create_task(self._loop("feed", self._feed_flower))
+
+    def _begin_anew(self) -> None:
+        self._lines.clear()
+        self._position = "0"
+        self._wake.set()
+
+    def _log_end(self, leading: asyncio.Task[None]) -> None:
+        error = None if leading.cancelled() else leading.exception()
+        if error is not None:
+            why = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error
+            log.warning("leader.ends", holder=self.holder, why=str(why) or repr(why))
+        else:
+            log.info("leader.ends", holder=self.holder)
+
+    async def _renew(self) -> None:
+        ttl_s = self.timing.leader_ttl_s
+        held = time.monotonic()
+        while True:
+            await asyncio.sleep(ttl_s / 3)
+            asked = time.monotonic()
+            try:
+                fence = await asyncio.to_thread(self.ledger.acquire, LEASE, self.holder, ttl_s)
+            except ServiceUnavailable as error:
+                log.warning("leader.lease_failed", error=str(error))
+                if time.monotonic() - held > ttl_s:
+                    raise Deposed("the lease could not be renewed in time") from error
+                continue
+            if fence is None:
+                raise Deposed("somebody else has the lease")
+            held = asked
+
+    async def _first_epoch(self) -> None:
+        """Without an epoch no call works, so it comes first, with its rebuild. Later ones go on beside the work."""
+        pause_s = _PAUSE_S
+        while True:
+            try:
+                if await asyncio.to_thread(self.ledger.epoch) is None:
+                    await self._keep_once()
+                return
+            except ServiceUnavailable as error:
+                log.warning("epoch.unknown", error=str(error))
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _loop(self, name: str, turn: Callable[[], Awaitable[None]]) -> None:
+        """Repeat a turn for ever; what goes wrong is logged, and the next turn is another try."""
+        pause_s = _PAUSE_S
+        while True:
+            try:
+                await turn()
+                pause_s = _PAUSE_S
+            except Deposed:
+                raise
+            except (ServiceUnavailable, OSError) as error:
+                if isinstance(error, LedgerUnavailable) and error.error_code == "no_epoch":
+                    self._no_epoch.set()
+                log.warning("loop.failed", loop=name, error=str(error))
+            except Exception:
+                log.exception("loop.broke", loop=name)
+            else:
+                continue
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def _watch(self) -> None:
+        after = self._position
+        lines = await asyncio.to_thread(self.ledger.transitions, after, _BLOCK_S, _CHUNK)
+        if not lines or after != self._position:  # begun anew meanwhile: they will be read again
+            return
+        self._position = lines[-1].position
+        if after != "0" and len(lines) <= _FRESH_LINES:
+            self.clock.saw(lines[-1].at)
+        self._lines.extend(lines)
+        self._wake.set()
+        self._feed.set()
+
+    async def _plan(self) -> None:
+        self._wake.clear()
+        lines = [self._lines.popleft() for _ in range(len(self._lines))]
+        began = time.monotonic()
+        turn = await asyncio.to_thread(self.planner.turn, lines)
+        took_s = time.monotonic() - began
+        gap_s = min(max(_GAP_S, _REST * took_s), _LONGEST_GAP_S)
+        if turn.released or turn.waiting or self._wake.is_set():
+            await asyncio.sleep(gap_s)
+        try:
+            async with asyncio.timeout(turn.again_s):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    async def _sweep(self) -> None:
+        await asyncio.to_thread(self.sweeper.sweep)
+        await asyncio.sleep(self.timing.sweep_s)
+
+    async def _keep(self) -> None:
+        await self._keep_once()
+        try:
+            async with asyncio.timeout(_EPOCH_S):
+                await self._no_epoch.wait()
+        except TimeoutError:
+            return
+
+    async def _keep_once(self) -> None:
+        self._no_epoch.clear()
+        if await asyncio.to_thread(self.keeper.keep):
+            await asyncio.to_thread(self.planner.reset)
+            self._begin_anew()
+
+    async def _feed_flower(self) -> None:
+        assert self.feeder is not None
+        looked = -_LOOK_S
+        while True:
+            if time.monotonic() - looked >= _LOOK_S:
+                looked = time.monotonic()
+                await asyncio.to_thread(self.feeder.look)
+            self._feed.clear()
+            await asyncio.to_thread(self.feeder.feed)
+            await asyncio.sleep(_FEED_GAP_S)
+            try:
+                async with asyncio.timeout(_LOOK_S):
+                    await self._feed.wait()
+            except TimeoutError:
+                continue
