@@ -20,12 +20,12 @@ def routes(services: Services) -> APIRouter:
     router = APIRouter(prefix="/hooks/s3", tags=["events"])
     expected = services.gateway.hook_secret.get_secret_value()
 
-    @router.api_route("/{store}", methods=["POST", "PUT"], summary="Bucket events, with a bearer token")
+    @router.api_route("/{store}", methods=["POST"], summary="Bucket events, with a bearer token")
     async def by_header(store: str, request: Request) -> Response:
         return await _take(store, request, bearer(request.headers.get("authorization")))
 
     @router.api_route(
-        "/{store}/{secret}", methods=["POST", "PUT"], summary="Bucket events, with the secret in the path"
+        "/{store}/{secret}", methods=["POST"], summary="Bucket events, with the secret in the path"
     )
     async def by_path(store: str, secret: str, request: Request) -> Response:
         return await _take(store, request, secret)
