@@ -35,6 +35,12 @@ _state_dir = click.option(
 @click.option(
     "--port", type=click.IntRange(1, 65535), help="Port of the API. Default: that of the last run, or a free one."
 )
+@click.option(
+    "--events/--no-events",
+    default=True,
+    show_default=True,
+    help="Let the own store send events; else listing finds all.",
+)
 @click.option("--redis", metavar="URL", help="Use this Redis in place of an own one.")
 @click.option("--store", metavar="URL", help="Use this store in place of an own one: http://KEY:SECRET@host:port")
 @json_option
@@ -44,12 +50,13 @@ def up(
     pools: Path | None,
     functions: Path | None,
     port: int | None,
+    events: bool,
     redis: str | None,
     store: str | None,
     as_json: bool,
 ) -> None:
     """Start store, Redis, gateway, placement and Flower on this machine, and keep them running until Ctrl-C."""
-    options = _options(state_dir, pools, functions, port, redis, store)
+    options = _options(state_dir, pools, functions, port, events, redis, store)
     if detach:
         from tidemill.local.commands import up_detached
 
@@ -111,6 +118,7 @@ def _options(
     pools: Path | None,
     functions: Path | None,
     port: int | None,
+    events: bool,
     redis: str | None,
     store: str | None,
 ) -> Options:
@@ -123,7 +131,9 @@ def _options(
         ) from error
     _check_files(pools, functions)
     chosen: dict[str, Any] = {} if state_dir is None else {"state_dir": state_dir}
-    return Options(port=port, pools_file=pools, functions_dir=functions, redis_url=redis, store_url=store, **chosen)
+    return Options(
+        port=port, pools_file=pools, functions_dir=functions, events=events, redis_url=redis, store_url=store, **chosen
+    )
 
 
 def _check_files(pools: Path | None, functions: Path | None) -> None:

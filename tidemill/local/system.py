@@ -79,12 +79,15 @@ class Addresses:
 
 @dataclass(frozen=True)
 class Options:
-    """What the person chose. `store_url`: `http://ACCESS:SECRET@host:port`, with `?region=` where it matters."""
+    """What the person chose. Without `events` the embedded store sends none, and listing alone finds objects.
+
+    `store_url`: `http://ACCESS:SECRET@host:port`, with `?region=` where it matters."""
 
     state_dir: Path = field(default_factory=default_state_dir)
     port: int | None = None
     pools_file: Path | None = None
     functions_dir: Path | None = None
+    events: bool = True
     redis_url: str | None = None
     store_url: str | None = None
     extra_env: Mapping[str, str] = field(default_factory=dict)
@@ -110,7 +113,7 @@ def default_services(addresses: Addresses, env: Mapping[str, str]) -> list[Servi
             [python, "-P", "-m", "tidemill.cli", "gateway"],
             env,
             cwd=addresses.state_dir,
-            ready=http_check(addresses.gateway_port, "/readyz"),
+            ready=http_check(addresses.gateway_port, "/readyz", headers={"Authorization": f"Bearer {addresses.token}"}),
         ),
         Service("placement", [python, "-P", "-m", "tidemill.cli", "placement"], env, cwd=addresses.state_dir),
         Service(
@@ -206,9 +209,8 @@ class LocalSystem:
         if options.store_url is None:
             store = Ports.take(self._ports, wanted)
             ports |= vars(store)
-            hook = Webhook(
-                f"http://{LOOPBACK}:{ports['gateway']}/hooks/s3/local", secrets.hook_secret.get_secret_value()
-            )
+            url = f"http://{LOOPBACK}:{ports['gateway']}/hooks/s3/local"
+            hook = Webhook(url, secrets.hook_secret.get_secret_value()) if options.events else None
             secret_key = secrets.secret_key.get_secret_value()
             seaweed = Seaweed(state.path / "seaweed", store, secrets.access_key, secret_key, hook)
             servers.append(_seaweed_service(seaweed))
@@ -250,6 +252,7 @@ class LocalSystem:
             "FLOWER__PORT": str(addresses.flower_port),
             "FLOWER__USER": addresses.flower_user,
             "FLOWER__PASSWORD": addresses.flower_password,
+            "AGENT__DRAIN_S": "3",  # who ends `up` waits for it; what still runs is given back
             "LOCAL__CONTROL": str(addresses.control),
             "LOCAL__STATE_DIR": str(addresses.state_dir),
         }
