@@ -20,10 +20,12 @@ _RETRY_S = 3.0
 
 
 def connect() -> Client:
-    """Give a client for the service that environment and profile name."""
+    """Give a client for the service that environment and profile name; it is closed with the command."""
     # httpx loads a command line of its own when it can, and that costs twice what the rest of it does.
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
-    return Client(retry_s=_RETRY_S)
+    client = Client(retry_s=_RETRY_S)
+    click.get_current_context().call_on_close(client.close)
+    return client
 
 
 def read_params(given: Sequence[str]) -> dict[str, Any]:

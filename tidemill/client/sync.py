@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -37,6 +38,8 @@ class Client:
         self._jobs = JobCalls(asker)
         self._catalogue = CatalogueCalls(asker)
         self._driver = Driver(profile)
+        # Closing is optional, so a client that nobody holds any more closes its connections by itself.
+        weakref.finalize(self, self._driver.close)
 
     def submit(
         self, function: str, file: Payload, *, params: Mapping[str, Any] | None = None, key: str | None = None
