@@ -1,15 +1,18 @@
 """`tidemill up` as a whole: the embedded servers and a dummy service, as a process that is asked, killed, restarted."""
 
+import base64
 import contextlib
+import http.client
 import io
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import minio
 import psutil
@@ -22,7 +25,8 @@ from tidemill.local.control import Control
 from tidemill.local.errors import LocalError, NotRunning
 from tidemill.local.ports import is_free
 from tidemill.local.state import StateDir, profile_path
-from tidemill.local.system import parse_store_url
+from tidemill.local.supervisor import Event, Service
+from tidemill.local.system import Addresses, LocalSystem, Options, default_services, parse_store_url
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVICES = ["valkey", "seaweed", "gateway"]
@@ -294,3 +298,33 @@ def test_a_store_address_is_taken_apart_and_a_bad_one_refused(monkeypatch: pytes
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "A")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "B")
     assert parse_store_url("http://127.0.0.1:9000") == ("http://127.0.0.1:9000", "us-east-1", "A", "B")
+
+
+def flower_status(port: int, path: str, headers: dict[str, str]) -> int:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+        connection.request("GET", path, headers=headers)
+        return connection.getresponse().status
+
+
+def test_flower_starts_with_a_password_that_no_command_line_shows(valkey_url: str, tmp_path: Path) -> None:
+    told: list[Event] = []
+
+    def only_flower(addresses: Addresses, env: Mapping[str, str]) -> list[Service]:
+        return [service for service in default_services(addresses, env) if service.name == "flower"]
+
+    def ask(addresses: dict[str, Any]) -> None:
+        where = urlsplit(addresses["flower"])
+        assert where.port is not None
+        pid = next(event.pid for event in told if event.what == "ready")
+        assert where.password not in " ".join(psutil.Process(pid).cmdline())
+        login = base64.b64encode(f"{where.username}:{where.password}".encode()).decode()
+        answers.append(flower_status(where.port, "/api/tasks", {}))
+        answers.append(flower_status(where.port, "/api/tasks", {"Authorization": f"Basic {login}"}))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    answers: list[int] = []
+    # With servers of one's own, none is embedded.
+    options = Options(tmp_path / "s", redis_url=f"{valkey_url}/0", store_url="http://key:secret@127.0.0.1:9")
+    LocalSystem(options, compose=only_flower, tell=told.append).run(on_ready=ask)
+    assert answers == [401, 200]
+    assert {event.name for event in told} == {"flower"}

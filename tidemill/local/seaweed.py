@@ -109,6 +109,8 @@ class Seaweed:
             *argv,
             "-disableHttp=true",
             "-webdav=false",
+            # There is nobody who would have to be told in time: each second here is a second of waiting at the end.
+            "-volume.preStopSeconds=0",
             "-admin.ui=false",
             "-s3.port.iceberg=0",
             "-s3.port.lance=0",
@@ -129,7 +131,7 @@ class Seaweed:
             # Else it keeps 700 MB after a large upload (150 MB with these). The limit is far above what it needs at
             # rest: near that, the collector would run all the time.
             "GOGC": "50",
-            "GOMEMLIMIT": "512MiB",
+            "GOMEMLIMIT": "400MiB",
         }
 
     def remove_sockets(self) -> None:
