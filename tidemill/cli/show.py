@@ -95,8 +95,12 @@ def seconds(job: Mapping[str, Any], now: float | None = None) -> str:
 
 
 def dollars(value: float | None) -> str:
-    """Give US dollars; small amounts keep their digits."""
-    return "" if value is None else f"${value:.6f}".rstrip("0").rstrip(".") if value else "$0"
+    """Give US dollars; small amounts keep their digits, down to a millionth."""
+    if value is None:
+        return ""
+    if 0 < value < 1e-6:
+        return "<$0.000001"
+    return f"${value:.6f}".rstrip("0").rstrip(".")
 
 
 def place(job: Mapping[str, Any]) -> str:

@@ -170,7 +170,7 @@ def _print_addresses(found: dict[str, Any], as_json: bool) -> None:
         print_json({name: found[name] for name in ("url", "token", "redis", "flower", "store")})
         return
     store = found["store"]
-    rows = [("API", found["url"]), ("API documentation", f"{found['url']}/docs"), ("token", found["token"])]
+    rows = [("API", found["url"]), ("API description", f"{found['url']}/openapi.json"), ("token", found["token"])]
     rows += [("Flower", found["flower"]), ("store", store["endpoint"])]
     rows += [("access key", store["access_key"]), ("secret key", store["secret_key"])]
     for name, value in rows:
