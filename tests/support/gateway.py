@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import io
 import json
+import logging
 import socket
 import tarfile
 import threading
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import httpx
+import structlog
 import uvicorn
 from pydantic import SecretStr
 
@@ -148,6 +150,8 @@ def run_gateway(
     )
     config = uvicorn.Config(create_app(services), log_config=None, access_log=False, timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
+    # pytest takes standard output away and gives it back while the gateway's threads would print to it.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[sock])))
     thread.start()
     url = f"http://127.0.0.1:{sock.getsockname()[1]}"
@@ -160,3 +164,4 @@ def run_gateway(
         thread.join(10)
         services.stop()
         ledger.close()
+        structlog.reset_defaults()

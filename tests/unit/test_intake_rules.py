@@ -53,3 +53,8 @@ def test_the_hop_count_stops_a_loop_and_foreign_metadata_counts_as_none() -> Non
 def test_an_object_of_the_second_in_which_the_trigger_began_is_not_too_old() -> None:
     assert rules.old_enough(100, 100.9)
     assert not rules.old_enough(99, 100.0)
+
+
+def test_a_key_that_a_store_may_know_under_another_name_is_left_to_the_listing() -> None:
+    assert all(rules.plain(key) for key in ("a", "a/b", "a/b/", "a/.b/..c", " "))
+    assert not any(rules.plain(key) for key in ("/a", "a//b", "a/./b", "a/../b", "..", "a//", ""))

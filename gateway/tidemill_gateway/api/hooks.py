@@ -24,9 +24,7 @@ def routes(services: Services) -> APIRouter:
     async def by_header(store: str, request: Request) -> Response:
         return await _take(store, request, bearer(request.headers.get("authorization")))
 
-    @router.api_route(
-        "/{store}/{secret}", methods=["POST"], summary="Bucket events, with the secret in the path"
-    )
+    @router.api_route("/{store}/{secret}", methods=["POST"], summary="Bucket events, with the secret in the path")
     async def by_path(store: str, secret: str, request: Request) -> Response:
         return await _take(store, request, secret)
 

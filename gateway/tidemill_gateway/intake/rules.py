@@ -36,6 +36,12 @@ def ignored_name(key: str) -> str | None:
     return None
 
 
+def plain(key: str) -> bool:
+    """Whether an event may name an object so. Some stores find `a/b` also as `a//b` or `/a/b`: one object, and two
+    identities. Such keys are taken as a listing spells them, never from an event."""
+    return not any(part in ("", ".", "..") for part in key.removesuffix("/").split("/"))
+
+
 def ignored_size(size: int, trigger: Trigger) -> str | None:
     """Give the reason why an object of this size (bytes) is no job of the trigger (rules 4 and 5), or None."""
     if size == 0:

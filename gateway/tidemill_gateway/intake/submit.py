@@ -61,7 +61,7 @@ class Submitter:
         Raises:
             StoreUnavailable, LedgerUnavailable: the next listing finds the object.
         """
-        readings = [key for key in event.keys if table.targets(event.bucket, key)]
+        readings = [key for key in event.keys if rules.plain(key) and table.targets(event.bucket, key)]
         for key in readings:
             if reason := rules.ignored_name(key):
                 self.note(event.bucket, key, reason)
