@@ -14,6 +14,7 @@ more than 107 bytes.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import os
@@ -38,6 +39,7 @@ class ControlServer:
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
         self._server: asyncio.Server | None = None
+        self._serving: set[asyncio.Task[None]] = set()
         self._folder = _private_folder()
         self.path = self._folder / "control"
 
@@ -46,12 +48,18 @@ class ControlServer:
         self._server = await asyncio.start_unix_server(self._serve, self.path, limit=_MOST_BYTES)
 
     async def close(self) -> None:
-        """Stops listening and removes the socket."""
+        """Stops listening, hangs up on everybody, and removes the socket."""
         if self._server is not None:
             self._server.close()
+        for serving in self._serving:
+            serving.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        this = asyncio.current_task()
+        assert this is not None
+        self._serving.add(this)
         try:
             while line := await reader.readline():
                 writer.write(json.dumps(self._answer(line)).encode() + b"\n")
@@ -61,6 +69,9 @@ class ControlServer:
             return
         finally:
             writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+            self._serving.discard(this)
 
     def _answer(self, line: bytes) -> dict[str, Any]:
         try:
