@@ -157,6 +157,8 @@ class Crew:
 
     def _fail(self, pool: str, reason: str, now: float) -> None:
         trouble = self._trouble.setdefault(pool, _Trouble())
+        if now < trouble.until:  # the same trouble still
+            return
         trouble.failures += 1
         pause_s = min(_FIRST_PAUSE_S * 2 ** min(trouble.failures - 1, 10), _LONGEST_PAUSE_S)
         trouble.until, trouble.reason = now + pause_s, reason

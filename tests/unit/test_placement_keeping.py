@@ -1,0 +1,220 @@
+"""The epoch, the rebuild, Flower's rows and the server's clock, over the twins in memory."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from tidemill.ledger.api import Claim, NewJob, Token, Transition
+from tidemill.models import FunctionRecord, FunctionSpec, Job, JobError, JobInput, JobState, PoolSpec, RequestRecord
+from tidemill.record import Record
+from tidemill.record.ending import End, finish
+from tidemill.testing import MemoryLedger, MemoryStore
+from tidemill_placement.epoch import Deposed, EpochKeeper
+from tidemill_placement.feeder import Feeder
+from tidemill_placement.rebuild import rebuild
+from tidemill_placement.servertime import ServerTime
+
+SOURCE = JobInput(bucket="inbox", key="a.png", etag="e", size=3, last_modified=1)
+
+
+def _id(number: int) -> str:
+    return f"{number:032x}"
+
+
+@pytest.fixture
+def record() -> Record:
+    found = Record(MemoryStore(), "tidemill")
+    found.prepare()
+    return found
+
+
+def function(name: str = "ocr", deployed_at: float = 1.0) -> FunctionRecord:
+    spec = FunctionSpec(name=name, handler="m:f")
+    return FunctionRecord(spec=spec, revision="r1", deployed_at=deployed_at, triggers_since=0)
+
+
+def ended(ledger: MemoryLedger, record: Record, number: int) -> None:
+    """A job's whole life."""
+    ledger.submit(NewJob(_id(number), "ocr", SOURCE, "r1"))
+    claim = ledger.seize(_id(number), "test", 15.0)
+    assert claim is not None
+    finish(ledger, record, claim, None, End("failed", JobError(code="x")))
+
+
+def keeper(ledger: MemoryLedger, record: Record) -> EpochKeeper:
+    return EpochKeeper(ledger, record, lambda: rebuild(ledger, record))
+
+
+def test_the_first_start_ever_begins_epoch_one_and_counts_on(record: Record) -> None:
+    ledger = MemoryLedger()
+    kept = keeper(ledger, record)
+    assert kept.keep()
+    assert ledger.epoch() == (1, 1)
+    assert not kept.keep()
+    assert ledger.epoch() == (1, 2)
+    found = record.read_epoch()
+    assert found is not None
+    assert (found[0].epoch, found[0].sequence) == (1, 2)
+
+
+def test_an_empty_redis_begins_the_next_epoch_and_gets_everything_back(record: Record) -> None:
+    before = MemoryLedger()
+    keeper(before, record).keep()
+    record.put_function(function())
+    record.put_function(function("gone").model_copy(update={"deleted_at": 5.0}))
+    record.put_pool(PoolSpec(name="p"))
+    ended(before, record, 1)
+    record.put_request(RequestRecord(job_id=_id(1), function="ocr", input=SOURCE, created_at=1))
+    record.put_request(RequestRecord(job_id=_id(2), function="ocr", input=SOURCE, created_at=1, owner="a"))
+
+    after = MemoryLedger()
+    assert keeper(after, record).keep()
+    assert after.epoch() == (2, 1)
+    assert set(after.functions()) == {"ocr"}
+    assert set(after.pools()) == {"p"}
+    assert after.known([_id(1), _id(2), _id(3)]) == [True, True, False]
+    assert after.job(_id(1)) is None
+    waiting = after.job(_id(2))
+    assert waiting is not None
+    assert (waiting.state, waiting.owner) == (JobState.queued, "a")
+
+
+def test_a_commit_without_a_manifest_is_published_by_the_rebuild(record: Record) -> None:
+    ledger = MemoryLedger()
+    ledger.begin_epoch(1, 1)
+    job = Job(id=_id(7), function="ocr", revision="r1", state=JobState.running, input=SOURCE, created_at=1)
+    claim = Claim(Token(_id(7), 1, 1, 1, "n"), job, 3, False)
+    published, record.publish = record.publish, None  # type: ignore[method-assign,assignment]
+    with pytest.raises(TypeError):
+        finish(ledger, record, claim, None, End("failed", JobError(code="x")))
+    record.publish = published  # type: ignore[method-assign]
+    assert record.get_manifest("ocr", _id(7), 1) is None
+    after = MemoryLedger()
+    after.begin_epoch(2, 0)
+    assert rebuild(after, record).published == 1
+    assert record.get_manifest("ocr", _id(7), 1) is not None
+    assert after.known([_id(7)]) == [True]
+
+
+def test_a_redis_that_came_back_older_than_the_bucket_begins_a_new_epoch(record: Record) -> None:
+    ledger = MemoryLedger()
+    kept = keeper(ledger, record)
+    for _ in range(4):
+        kept.keep()
+    old = MemoryLedger()
+    old.begin_epoch(1, 2)
+    assert keeper(old, record).keep()
+    assert old.epoch() == (2, 1)
+
+
+def test_a_restored_copy_is_noticed_by_a_leader_that_ran_on(record: Record) -> None:
+    ledger = MemoryLedger()
+    kept = keeper(ledger, record)
+    for _ in range(4):
+        kept.keep()
+    ledger._epoch = (1, 1)
+    assert kept.keep()
+    assert ledger.epoch() == (2, 1)
+
+
+def test_a_rebuild_that_broke_off_is_done_again_by_the_next_leader(record: Record) -> None:
+    ledger = MemoryLedger()
+
+    def breaks() -> None:
+        raise OSError("killed")
+
+    with pytest.raises(OSError, match="killed"):
+        EpochKeeper(ledger, record, breaks).keep()
+    assert ledger.epoch() == (1, 0)
+    calls: list[int] = []
+    assert EpochKeeper(ledger, record, lambda: calls.append(1)).keep()
+    assert calls == [1]
+    assert ledger.epoch() == (1, 1)
+
+
+def test_a_leader_whose_epoch_object_was_written_by_another_one_steps_down(record: Record) -> None:
+    ledger = MemoryLedger()
+    kept = keeper(ledger, record)
+    kept.keep()
+    write = record.write_epoch
+
+    def late(*args: object) -> str:
+        keeper(ledger, record2).keep()
+        return write(*args)  # type: ignore[arg-type]
+
+    record2 = Record(record.store, "tidemill")
+    record.write_epoch = late  # type: ignore[method-assign,assignment]
+    with pytest.raises(Deposed):
+        kept.keep()
+
+
+def test_a_rebuild_does_not_bring_back_an_older_function(record: Record) -> None:
+    ledger = MemoryLedger()
+    ledger.begin_epoch(1, 0)
+    newer = function(deployed_at=9.0).model_copy(update={"revision": "r2"})
+    record.put_function(function(deployed_at=1.0))
+    ledger.put_function(newer)
+    rebuild(ledger, record)
+    assert ledger.functions()["ocr"] == newer
+
+
+class Flower:
+    """Collects what is sent."""
+
+    def __init__(self) -> None:
+        self.queues: frozenset[str] = frozenset()
+        self.groups: list[list[Transition]] = []
+
+    def listeners(self) -> frozenset[str]:
+        return self.queues
+
+    def send(self, transitions: Iterable[Transition]) -> int:
+        self.groups.append(list(transitions))
+        return len(self.groups[-1])
+
+
+def test_flower_gets_every_line_once_and_all_again_when_it_restarts(record: Record) -> None:
+    ledger = MemoryLedger()
+    ledger.begin_epoch(1, 1)
+    flower = Flower()
+    feeder = Feeder(ledger, flower)
+    ended(ledger, record, 1)
+    assert not feeder.look()
+    assert feeder.feed() == 0
+
+    flower.queues = frozenset({"a"})
+    assert feeder.look()
+    first = feeder.feed()
+    assert first == len(ledger.transitions("0"))
+    assert feeder.feed() == 0
+    ended(ledger, record, 2)
+    feeder.look()
+    assert feeder.feed() == first
+    flower.queues = frozenset({"b"})
+    feeder.look()
+    assert feeder.feed() == 2 * first
+
+
+def test_every_row_of_a_job_carries_the_summary_of_its_input(record: Record) -> None:
+    ledger = MemoryLedger()
+    ledger.begin_epoch(1, 1)
+    flower = Flower()
+    flower.queues = frozenset({"a"})
+    feeder = Feeder(ledger, flower)
+    ended(ledger, record, 1)
+    feeder.look()
+    feeder.feed()
+    lines = [line for group in flower.groups for line in group]
+    assert len(lines) > 1
+    assert {line.summary for line in lines} == {lines[0].summary}
+    assert "a.png" in lines[0].summary
+
+
+def test_the_clock_follows_a_server_that_is_hours_off_and_ignores_milliseconds() -> None:
+    clock = ServerTime(lambda: 1000.0)
+    assert clock.now() == 1000.0
+    clock.saw(999.9)
+    assert clock.now() == 1000.0
+    clock.saw(8200.0)
+    clock.saw(8199.0)
+    assert clock.now() == 8200.0
