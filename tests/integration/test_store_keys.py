@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from minio import Minio
-from minio.commonconfig import CopySource
+from minio.commonconfig import ENABLED, CopySource
+from minio.versioningconfig import VersioningConfig
 from pydantic import SecretStr
 
 from tests.support import S3
@@ -140,6 +141,23 @@ def test_a_key_that_this_store_rewrites_works_as_it_shows_it(
     store.put(bucket, key, b"x")
     assert [info.key for page in store.pages(bucket) for info in page] == shown_to(referee, bucket) == [shown]
     assert store.get(bucket, shown) == b"x"
+
+
+@pytest.mark.parametrize("key", ["plain", "odd\tkey"])
+def test_a_version_pins_a_download(store: S3Store, referee: Minio, bucket: str, tmp_path: Path, key: str) -> None:
+    referee.set_bucket_versioning(bucket, VersioningConfig(ENABLED))
+    store.put(bucket, key, b"first")
+    first = store.head(bucket, key)
+    assert first is not None
+    assert first.version_id
+    store.put(bucket, key, b"second!")
+    store.download(bucket, key, tmp_path / "file", etag=first.etag, version_id=first.version_id)
+    assert (tmp_path / "file").read_bytes() == b"first"
+    assert store.head(bucket, key, first.version_id) == first
+    now = store.head(bucket, key)
+    assert now is not None
+    assert now.size == 7
+    assert now.version_id != first.version_id
 
 
 def test_a_large_object_with_an_odd_key_goes_both_ways(
