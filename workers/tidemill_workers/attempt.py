@@ -186,7 +186,7 @@ class Attempt:
         """Put a small output into the commit record itself, a large one under the attempt's prefix."""
         shop = self._shop
         try:
-            bucket, key = output_key(function.spec, self._job, file.name)
+            bucket, key = output_key(function.spec, self._job, file.name, platform_bucket=shop.record.bucket)
         except ValueError as error:
             raise _Unplaceable(f"{file.name!r}: {error}") from error
         with file.open() as source:
