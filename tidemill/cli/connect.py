@@ -13,17 +13,20 @@ from typing import Any
 import click
 
 from tidemill.client import Client
+from tidemill.client.profile import DEFAULT_URL, resolve
 from tidemill.models.base import parse_duration
 
 # A person waits: long enough for a restart of the service, short enough to hear that there is none.
-_RETRY_S = 3.0
+_RETRY_S = 8.0
+# Nothing says that there is a service: neither profile, nor environment.
+_GUESS_RETRY_S = 1.0
 
 
 def connect() -> Client:
     """Give a client for the service that environment and profile name; it is closed with the command."""
     # httpx loads a command line of its own when it can, and that costs twice what the rest of it does.
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
-    client = Client(retry_s=_RETRY_S)
+    client = Client(retry_s=_GUESS_RETRY_S if resolve().url == DEFAULT_URL else _RETRY_S)
     click.get_current_context().call_on_close(client.close)
     return client
 

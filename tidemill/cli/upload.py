@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from tidemill.cli.connect import connect
-from tidemill.cli.faults import Detached, complain, exit_code, say
+from tidemill.cli.faults import complain, exit_code, say
 from tidemill.cli.show import clean, json_option, print_json
 from tidemill.client import Client
 from tidemill.client.wire import Call, Together
@@ -85,7 +85,7 @@ def watch(folder: Path, target: str, existing: bool, interval: float, as_json: b
             before = now
             time.sleep(interval)
     except KeyboardInterrupt:
-        raise Detached(f"tidemill watch {folder} {target}") from None
+        say("Stopped watching.")
 
 
 def _put(client: Client, file: Path, target: str, as_json: bool) -> None:
