@@ -265,3 +265,12 @@ def test_large_transfers_take_constant_memory(s3: S3, bucket: str, tmp_path: Pat
     assert said["sha256"] == hasher.hexdigest()
     assert said["up_mib"] < 64
     assert said["down_mib"] < 64
+
+
+def test_twin_and_record_need_no_driver() -> None:
+    code = (
+        "import sys, tidemill.store, tidemill.record.ending; from tidemill.testing import MemoryStore; MemoryStore()\n"
+        "print(sorted({'obstore', 'minio', 'urllib3', 'redis', 'celery'} & set(sys.modules)))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60).stdout
+    assert said.strip() == "[]"

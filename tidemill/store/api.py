@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+PAGE = 1000  # objects in one page of a listing, at most
+
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:

@@ -11,10 +11,8 @@ import urllib.parse
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 
-from tidemill.store.api import ObjectInfo
+from tidemill.store.api import PAGE, ObjectInfo
 from tidemill.store.signed import SignedRequests, unavailable
-
-PAGE = 1000
 
 
 def pages(

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tidemill.errors import NotFound, PreconditionFailed
-from tidemill.store.api import Downloaded, ObjectInfo
+from tidemill.store.api import PAGE, Downloaded, ObjectInfo
 from tidemill.store.download import Opened, download
 from tidemill.store.keys import check
-from tidemill.store.listing import PAGE
 from tidemill.store.probe import probe_conditional_put
 
 
