@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -52,16 +53,15 @@ def run(host: str | None, port: int | None) -> None:
 
 
 def serve(settings: Settings, host: str, port: int) -> TidemillError | None:
-    """Serve until a signal comes. Gives the error that made it impossible, if one did."""
+    """Serve until a signal comes. Gives the error that made it impossible; raises when it cannot even listen."""
     import uvicorn
 
     from tidemill_gateway.api import create_app
 
+    listener = _listen(host, port)
     services = _services(settings)
     config = uvicorn.Config(
         create_app(services),
-        host=host,
-        port=port,
         log_config=None,
         access_log=False,  # `api.edge` writes a line that holds no secret
         server_header=False,
@@ -75,18 +75,26 @@ def serve(settings: Settings, host: str, port: int) -> TidemillError | None:
         # uvicorn handles both while it serves, and raises them again afterwards: then this is all that is left to do.
         signal.signal(number, lambda *_: boot.stop.set())
     boot.start()
-    log.info("gateway.listens", host=host, port=port)
+    log.info("gateway.listens", host=host, port=listener.getsockname()[1])
     try:
-        asyncio.run(server.serve())
+        asyncio.run(server.serve(sockets=[listener]))
     finally:
         boot.stop.set()
         services.stop()
     log.info("gateway.ended")
-    if boot.failure is None and not server.started:
-        return ServiceUnavailable(
-            f"cannot listen on {host}:{port}", hint="Choose another port: TIDEMILL_GATEWAY__PORT."
-        )
     return boot.failure
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Raises `ServiceUnavailable` when the address or the port is not to be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise ServiceUnavailable(
+            f"cannot listen on {host}:{port}: {error.strerror or error}",
+            hint="Choose another port with --port or TIDEMILL_GATEWAY__PORT, or end what listens there.",
+        ) from error
 
 
 def _services(settings: Settings) -> Services:

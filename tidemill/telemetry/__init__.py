@@ -23,7 +23,9 @@ def setup_logging(level: str = "info", as_json: bool = False) -> None:
     if as_json:
         renderer = structlog.processors.JSONRenderer()
     else:
-        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        # Its own default, Rich's, prints local variables, which hold tokens and payloads, and takes seconds.
+        formatter = structlog.dev.plain_traceback
+        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=formatter)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
