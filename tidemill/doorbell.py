@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tidemill.ledger.api import Transition
 
 TASK = "tidemill.doorbell"
-_EVENTS = Exchange("celeryev", type="topic")
+_EVENTS = Exchange("celeryev", type="fanout")  # as Celery itself makes it on Redis; as a topic nobody would read it
 _NOBODY = "queue@tidemill"  # the worker of rows that ended without an agent
 # `retry_on_timeout` stays off: a replayed LPUSH is a second doorbell. Only one priority, so one list per queue.
 TRANSPORT_OPTIONS = {
@@ -101,7 +101,11 @@ class Doorbell:
         """Delete the queue of an agent that is gone."""
         try:
             with self._app.connection_for_write() as connection:
-                connection.default_channel.queue_delete(queue_name(pool, agent))
+                name = queue_name(pool, agent)
+                # Bound as the agent's worker binds it: a channel deletes only the bindings that it knows.
+                queue = Queue(name, Exchange(name), routing_key=name)(connection.default_channel)
+                queue.declare()
+                queue.delete()
         except (OperationalError, OSError) as error:
             log.warning("doorbell.forget_failed", agent=agent, error=str(error))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -15,10 +16,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+import urllib3
 from minio import Minio
 
 from tests.support import wait_until
 from tidemill import Client
+from tidemill.errors import TidemillError
 
 HERE = Path(__file__).parent
 FUNCTIONS = HERE / "functions"
@@ -34,12 +37,17 @@ class Up:
     env: dict[str, str]
     status: dict[str, Any]
 
-    @property
+    @functools.cached_property
     def client(self) -> Client:
         return Client(self.status["url"], self.status["token"])
 
-    @property
+    @functools.cached_property
+    def http(self) -> urllib3.PoolManager:
+        return urllib3.PoolManager(maxsize=16)
+
+    @functools.cached_property
     def s3(self) -> Minio:
+        """Another client than our own."""
         store = self.status["store"]
         return Minio(
             urlsplit(store["endpoint"]).netloc,
@@ -47,7 +55,16 @@ class Up:
             secret_key=store["secret_key"],
             region=store["region"],
             secure=False,
+            http_client=self.http,
         )
+
+    def read(self, bucket: str, key: str) -> bytes:
+        answer = self.s3.get_object(bucket, key)
+        try:
+            return answer.read()
+        finally:
+            answer.close()
+            answer.release_conn()
 
     def cli(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run the command line against this system."""
@@ -91,8 +108,8 @@ def start(state_dir: Path, env: dict[str, str], *options: str) -> Up:
         if done is None or any(row["state"] != "running" for row in done["processes"]):
             return False
         up.status = done
-        with contextlib.suppress(Exception):
-            return up.client.pools() != []
+        with Client(done["url"], done["token"], retry_s=0) as client, contextlib.suppress(TidemillError):
+            return client.pools() != []
         return False
 
     try:
@@ -114,6 +131,9 @@ def up_status(env: dict[str, str], state_dir: Path) -> dict[str, Any] | None:
 
 
 def stop(up: Up) -> None:
+    if up.status:
+        up.client.close()
+        up.http.clear()
     if up.process.poll() is None:
         up.process.send_signal(signal.SIGTERM)
         try:
@@ -136,9 +156,8 @@ def up(tmp_path_factory: pytest.TempPathFactory, up_env: dict[str, str]) -> Iter
     """One system for all tests of this folder, with the functions of `functions/`."""
     system = start(tmp_path_factory.mktemp("up") / "state dir", up_env)
     try:
-        with system.client as client:
-            for folder in sorted(FUNCTIONS.iterdir()):
-                client.deploy(folder)
+        for folder in sorted(FUNCTIONS.iterdir()):
+            system.client.deploy(folder)
         yield system
     finally:
         stop(system)

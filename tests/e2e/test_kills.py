@@ -30,7 +30,7 @@ def drop(up: Up, prefix: str, count: int) -> dict[str, str]:
 
 def results(up: Up, prefix: str) -> dict[str, str]:
     keys = [o.object_name for o in up.s3.list_objects("outbox", prefix=f"slow/{prefix}/", recursive=True)]
-    return {str(key): json.loads(up.s3.get_object("outbox", key).read())["sha256"] for key in keys}
+    return {str(key): json.loads(up.read("outbox", key))["sha256"] for key in keys}
 
 
 def states(up: Up, prefix: str) -> list[str]:

@@ -74,11 +74,9 @@ def test_hostile_names_in_three_ways_give_one_right_result_each(up: Up, tmp_path
         return found
 
     wait_until(lambda: len(results()) >= len(wanted), 120)
-    got = {
-        key.removesuffix("/result.json"): json.loads(s3.get_object("outbox", key).read())["sha256"] for key in results()
-    }
+    got = {key.removesuffix("/result.json"): json.loads(up.read("outbox", key))["sha256"] for key in results()}
     assert got == wanted
-    jobs = json.loads(up.cli("job", "list", "--json", "--function", "digest").stdout)["jobs"]
+    jobs = json.loads(up.cli("job", "list", "--json", "--function", "digest").stdout)
     by_key = [job["input"]["key"] for job in jobs if job["input"]["key"].startswith(("digest/s3/", "digest/upload/"))]
     assert sorted(by_key) == sorted(wanted), "one job each, however often it was seen"
     assert {job["state"] for job in jobs} == {"succeeded"}
@@ -183,7 +181,7 @@ def test_an_input_that_is_overwritten_before_its_job_ran_is_superseded(up: Up) -
         s3.put_object("inbox", "slow/changed.bin", io.BytesIO(body), len(body))
 
     def result() -> dict[str, object]:
-        return json.loads(s3.get_object("outbox", "slow/changed.bin/result.json").read())
+        return json.loads(up.read("outbox", "slow/changed.bin/result.json"))
 
     def settled() -> bool:
         jobs = [job for job in up.client.jobs(function="slow") if job.data["input"]["key"] == "slow/changed.bin"]
@@ -203,5 +201,5 @@ def test_wrong_calls_are_told_what_is_wrong(up: Up) -> None:
         up.client.submit("digest", b"x", params={"salz": "x"})
     with pytest.raises(NotFound):
         up.client.submit("digest", {"bucket": "inbox", "key": "digest/not there"})
-    with pytest.raises(NotAllowed):
-        Client(up.status["url"], "wrong").functions()
+    with Client(up.status["url"], "wrong") as client, pytest.raises(NotAllowed):
+        client.functions()
