@@ -88,13 +88,19 @@ def serve(settings: Settings, host: str, port: int) -> TidemillError | None:
 def _listen(host: str, port: int) -> socket.socket:
     """Raises `ServiceUnavailable` when the address or the port is not to be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio switches Nagle's algorithm off only where the protocol is named; with it each POST takes 40 ms longer.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        return socket.create_server((host, port), family=family, backlog=2048)
+        listener.bind((host, port))
+        listener.listen(2048)
     except OSError as error:
+        listener.close()
         raise ServiceUnavailable(
             f"cannot listen on {host}:{port}: {error.strerror or error}",
             hint="Choose another port with --port or TIDEMILL_GATEWAY__PORT, or end what listens there.",
         ) from error
+    return listener
 
 
 def _services(settings: Settings) -> Services:

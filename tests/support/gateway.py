@@ -112,7 +112,7 @@ def archive(files: dict[str, bytes]) -> bytes:
 @contextlib.contextmanager
 def free_socket() -> Iterator[socket.socket]:
     """A bound socket, so that the port is known before the server starts."""
-    with socket.socket() as sock:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as sock:
         sock.bind(("127.0.0.1", 0))
         yield sock
 
