@@ -117,9 +117,6 @@ def test_agents_that_sleep_over_a_doorbell_are_rung_again_every_two_seconds(worl
     assert ledger.sweep("placement", 60.0, 60.0).ring == ()
     world.advance(2.01)
     assert ledger.sweep("placement", 60.0, 60.0).ring == (first,)
-    assert len(ledger.claim(first, 1, 60.0)) == 1
-    world.advance(2.01)
-    assert ledger.sweep("placement", 60.0, 60.0).ring == ()
 
 
 def test_an_agent_that_ended_gives_its_jobs_back_at_once(world: World) -> None:
@@ -176,3 +173,16 @@ def test_history_keeps_the_newest_thirty_lines(world: World) -> None:
     job = world.ledger.job(job_id)
     assert job is not None
     assert [event.attempt for event in job.history] == list(range(3, 33))
+
+
+def test_an_agent_that_ends_takes_nothing_from_the_one_who_took_its_job_over(world: World) -> None:
+    ledger = world.ledger
+    committed, running = world.claimed(), world.claimed(lease_s=0.0, max_attempts=1)
+    ledger.commit(committed.token, Ended("succeeded"), 0.0)
+    swept = ledger.sweep("placement", 60.0, 60.0)
+    assert len(swept.unpublished) == len(swept.exhausted) == 1
+    assert ledger.agent_gone("gpu-000001") == 0
+    assert ledger.sweep("other", 60.0, 60.0) == NOTHING
+    for mine in (*swept.unpublished, *swept.exhausted):
+        assert ledger.renew([mine.token], 60.0)[0].held
+    assert running.job.id == swept.exhausted[0].job.id

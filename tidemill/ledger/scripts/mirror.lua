@@ -1,6 +1,7 @@
 -- Purpose: put or remove a function or a pool, or switch the draining of a pool; the version grows with each change.
 -- KEYS:    1 prefix
--- ARGV:    1 what (put_function, remove_function, put_pool, remove_pool, drain_pool), 2 name, 3 JSON, or 0 and 1
+-- ARGV:    1 what (put_function, remove_function, put_pool, remove_pool, drain_pool), 2 name,
+--          3 content (JSON), or whether to drain (0, 1)
 -- Reply:   1, or 0 when there is nothing of that name to remove or to drain
 -- States:  none
 local what, name = ARGV[1], ARGV[2]
