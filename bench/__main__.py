@@ -38,7 +38,7 @@ def main() -> int:
         began, foreign = time.monotonic(), _cpu_s()
         table = BENCHES[name]()
         table.notes.append(
-            f"Took {time.monotonic() - began:.0f} s; all CPU time of the machine in that time: {_cpu_s() - foreign:.0f} s."
+            f"Took {time.monotonic() - began:.0f} s; the machine used {_cpu_s() - foreign:.0f} s of CPU time in all."
         )
         print(table.text(), flush=True)
         tables.append(table)

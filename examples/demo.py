@@ -228,7 +228,7 @@ class Demo:
             placement = job["placement"] or {}
             if placement.get("reason") and (job["function"], job["pool"]) not in shown:
                 shown.add((job["function"], job["pool"]))
-                self._console.print(f"[bold]{job['function']}[/] on [bold]{job['pool']}[/]: {placement['reason']}")
+                self._console.print(f"Why [bold]{job['function']}[/] ran on {placement['reason']}", highlight=False)
 
     def _until_idle(self, client: Client) -> int:
         """Watch runners and agents go. Gives how many are left when the time is over: none, if all is well."""
