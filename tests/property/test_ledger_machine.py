@@ -225,6 +225,13 @@ class LedgerMachine(RuleBasedStateMachine):
         assert page.cursor is None
         return tuple(page.jobs)
 
+    @invariant()
+    def filtered_lists_agree_with_the_whole_list(self) -> None:
+        jobs = self.jobs()
+        for state in JobState:
+            found = self.each(lambda ledger, _, state=state: ledger.jobs(state=state))
+            assert [job.id for job in found.jobs] == [job.id for job in jobs if job.state == state]
+
     def queued(self) -> list[str]:
         return [job.id for job in self.jobs() if job.state == "queued"]
 
@@ -285,6 +292,14 @@ class LedgerMachine(RuleBasedStateMachine):
                 check_places(ledger, self.jobs())
 
 
+INDEXES = {
+    "jobs": tuple(JobState),
+    "jobs:open": ("queued", "released", "running", "committed"),
+    "jobs:active": ("released", "running", "committed"),
+    "jobs:unsuccessful": ("failed", "cancelled"),
+}
+
+
 def check_places(ledger: RedisLedger, jobs: tuple[Job, ...]) -> None:
     """Compare the sorted sets of the server with the states in its hashes."""
     keys, calls = ledger._connection.keys, ledger._connection.calls
@@ -294,6 +309,9 @@ def check_places(ledger: RedisLedger, jobs: tuple[Job, ...]) -> None:
         if shape.startswith(("queue:", "released:")) or shape in ("leases", "finished"):
             members: Any = calls.zrange(name, 0, -1)
             places += [(str(member), shape) for member in members]
+        if shape in INDEXES:
+            members = calls.zrange(name, 0, -1)
+            assert sorted(map(str, members)) == sorted(job.id for job in jobs if job.state in INDEXES[shape])
         if shape.startswith(("running:", "publishing:")):
             kind = "running" if shape.startswith("running:") else "committed"
             members = calls.smembers(name)

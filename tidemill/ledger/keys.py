@@ -18,6 +18,9 @@ SHAPES: dict[str, str] = {
     "history": "history:",  # list per job id: what happened beside the plain way, newest 30, JSON
     "log": "log:",  # stream per job id: the live log
     "jobs": "jobs",  # zset: job id by creation (us): the order of listings
+    "open": "jobs:open",  # the same, of those that are not terminal: so that a few are found among many finished ones
+    "active": "jobs:active",  # the same, of released, running and committed ones
+    "unsuccessful": "jobs:unsuccessful",  # the same, of failed and cancelled ones
     "queue": "queue:",  # zset per function: job id by the time (us) from which it may run
     "released": "released:",  # zset per agent: job id by release (us)
     "unclaimed": "unclaimed",  # zset: agent by release of its oldest unclaimed job, or by the last ring (us)

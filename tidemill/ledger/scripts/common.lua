@@ -7,6 +7,7 @@ local NOW = tonumber(clock[1]) * 1000000 + tonumber(clock[2])
 local EPOCH = tonumber(redis.call("HGET", KEY.epoch, "epoch"))
 local NO_EPOCH = redis.error_reply("NOEPOCH the ledger holds no epoch yet")
 local TERMINAL = {succeeded = true, failed = true, cancelled = true}
+local ACTIVE = {released = true, running = true, committed = true}
 
 local function text(number)
   return string.format("%.0f", number)
@@ -35,10 +36,17 @@ local function line(id, job, state, ...)
     "at", text(NOW), "attempt", job.attempt, "generation", job.generation, "agent", job.agent or "", ...)
 end
 
--- From job.state to another state: counters and stream. The caller keeps queues, sets and leases right.
+-- From job.state to another state: counters, indexes of listings, stream. The caller keeps queues, sets and leases
+-- right.
 local function move(id, job, state, ...)
   count(job.fn, job.state, -1)
   count(job.fn, state, 1)
+  if ACTIVE[state] and not ACTIVE[job.state] then redis.call("ZADD", KEY.active, job.created, id) end
+  if ACTIVE[job.state] and not ACTIVE[state] then redis.call("ZREM", KEY.active, id) end
+  if TERMINAL[state] then
+    redis.call("ZREM", KEY.open, id)
+    if state ~= "succeeded" then redis.call("ZADD", KEY.unsuccessful, job.created, id) end
+  end
   job.state = state
   redis.call("HSET", KEY.job .. id, "state", state)
   line(id, job, state, ...)

@@ -10,6 +10,7 @@ for _, id in ipairs(ids) do
   if v[1] then count(v[1], v[2], -1) end
   redis.call("ZREM", KEY.finished, id)
   redis.call("ZREM", KEY.jobs, id)
+  redis.call("ZREM", KEY.unsuccessful, id)
   redis.call("DEL", KEY.job .. id, KEY.history .. id, KEY.log .. id)
 end
 return #ids

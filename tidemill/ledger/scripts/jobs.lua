@@ -7,9 +7,18 @@
 if not EPOCH then return NO_EPOCH end
 local time, last, chunk, wanted = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local state, fn, since, code, owner = ARGV[5], ARGV[6], tonumber(ARGV[7]), ARGV[8], ARGV[9]
+-- The smallest index that has all that may fit; all are ordered alike.
+local index = KEY.jobs
+if code ~= "" or state == "failed" or state == "cancelled" then
+  index = KEY.unsuccessful
+elseif ACTIVE[state] then
+  index = KEY.active
+elseif state == "open" or state == "queued" then
+  index = KEY.open
+end
 -- Jobs that came after the cursor stand before it, so the rank is found anew each time.
-local start = time == "" and 0 or redis.call("ZCOUNT", KEY.jobs, "(" .. time, "+inf")
-local entries = redis.call("ZREVRANGE", KEY.jobs, start, start + chunk - 1, "WITHSCORES")
+local start = time == "" and 0 or redis.call("ZCOUNT", index, "(" .. time, "+inf")
+local entries = redis.call("ZREVRANGE", index, start, start + chunk - 1, "WITHSCORES")
 local found, ended = {}, #entries < 2 * chunk and 1 or 0
 local seen_time, seen_id = time, last
 for i = 1, #entries, 2 do

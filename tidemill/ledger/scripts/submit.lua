@@ -16,6 +16,7 @@ if old then
   created = old.created
   count(old.fn, old.state, -1)
   redis.call("ZREM", KEY.finished, id)
+  redis.call("ZREM", KEY.unsuccessful, id)
   redis.call("DEL", KEY.job .. id, KEY.history .. id, KEY.log .. id)
 elseif redis.call("SISMEMBER", KEY.settled .. ARGV[9], ARGV[10]) == 1 then
   if generation == 1 then return {0, "", generation, "", 1} end
@@ -28,7 +29,8 @@ if old then redis.call("HSET", KEY.job .. id, "submitted", text(NOW)) end
 if ARGV[6] ~= "" then redis.call("HSET", KEY.job .. id, "owner", ARGV[6]) end
 if look then redis.call("HSET", KEY.job .. id, "look", 1) end
 redis.call("ZADD", KEY.jobs, created, id)
-local job = {state = "queued", fn = fn, generation = generation, attempt = 0}
+redis.call("ZADD", KEY.open, created, id)
+local job = {state = "queued", fn = fn, generation = generation, attempt = 0, created = created}
 count(fn, "queued", 1)
 line(id, job, "queued", "created", 1, "summary", ARGV[8])
 
