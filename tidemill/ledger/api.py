@@ -57,7 +57,8 @@ class Submitted:
     """The answer of `submit`.
 
     `created` is false when this identity is here already (`state` says how far it is), or finished long ago
-    (`settled`; then `state` is None). `agent` is set when a grant sent the job straight to an agent: ring its doorbell.
+    (`settled`; then `state` is None). `agent` is set when a grant sent the job straight to an agent (also when this is
+    found out by a repeated call): ring its doorbell.
     """
 
     job_id: str
@@ -161,7 +162,11 @@ class HeartbeatReply:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What one sweep found and did. Claims in it belong to the caller now, who ends them (lease as given)."""
+    """What one sweep found and did. Claims in it belong to the caller now, who ends them (lease as given).
+
+    An `exhausted` claim with `cancel` is to be ended as cancelled: somebody asked for it, and nobody is left to do it.
+    `more` says that a limit was reached: sweep again at once.
+    """
 
     requeued: tuple[str, ...] = ()
     exhausted: tuple[Claim, ...] = ()
@@ -202,7 +207,11 @@ class StartFailure:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One line of the stream of transitions. `position` orders them and can be resumed from."""
+    """One line of the stream of transitions. `position` orders them and can be resumed from.
+
+    A job that is tried again is `queued` once more, with `attempt` > 0. A `running` line without agent is a job that
+    somebody took out of the queue to end it without a run.
+    """
 
     position: str
     job_id: str
@@ -254,7 +263,7 @@ class Ledger(Protocol):
 
     def begin_epoch(self, epoch: int, sequence: int) -> bool:
         """Set a new epoch if it is higher than the one here. Leases of older epochs are void: their running jobs are
-        found by the sweep at once. Gives whether it was set."""
+        found by the sweep at once, and attempts count anew. Gives whether it was set."""
 
     def advance(self, epoch: int, sequence: int) -> bool:
         """Raise the sequence of this epoch; false when the epoch is another one."""
@@ -272,14 +281,25 @@ class Ledger(Protocol):
     def remove_function(self, name: str) -> None: ...
     def put_pool(self, spec: PoolSpec) -> None: ...
     def pools(self) -> dict[str, PoolState]: ...
-    def remove_pool(self, name: str) -> bool: ...
-    def drain_pool(self, name: str, draining: bool) -> bool: ...
+    def remove_pool(self, name: str) -> bool:
+        """Remove a pool; its agents drain from then on. False when there is none."""
+
+    def drain_pool(self, name: str, draining: bool) -> bool:
+        """Let a pool take no more work, or take some again. Its agents hear of it with their next heartbeat, and
+        their released jobs are queued again then. False when there is no such pool."""
+
     def version(self) -> int:
         """A number that grows with each change of a function or pool, so that readers may cache."""
 
     # -- the way of a job ----------------------------------------------------------------------------------------
     def submit(self, job: NewJob) -> Submitted:
-        """Accept a job, once for each id and generation. Uses a grant of its function when there is one."""
+        """Accept a job, once for each id and generation; a higher generation only when the older one is terminal or
+        forgotten. Uses a grant of its function when there is one and nothing of it waits. A retried job keeps its
+        `created_at`, and so its place in listings; `QueuedJob.created_at` is the time of this submit.
+
+        Raises:
+            LedgerUnavailable: with code `ledger_full` at the server's memory limit.
+        """
 
     def release(self, job_id: str, agent: str, placement: Placement) -> bool:
         """Bind a queued job to an agent. False when it is not queued any more, was cancelled, or the agent is gone or
@@ -294,7 +314,8 @@ class Ledger(Protocol):
 
     def seize(self, job_id: str, by: str, lease_s: float) -> Claim | None:
         """Take a queued or released job out of the queue to end it without a run (cancel, no capacity, deleted
-        function). Counts no attempt (`token.attempt` stays). None when it is not queued or released."""
+        function). Counts no attempt (`token.attempt` stays). The state becomes running, without an agent; when the
+        lease ends first, the sweep queues it again. None when it is not queued or released."""
 
     def renew(self, tokens: Sequence[Token], lease_s: float) -> list[Renewal]: ...
 
@@ -312,7 +333,8 @@ class Ledger(Protocol):
         self, token: Token, *, delay_s: float = 0.0, count: bool = True, why: str = "", error: JobError | None = None
     ) -> bool:
         """Running -> queued, to be tried again after `delay_s`. With `count=False` the attempt does not count (drain,
-        environment trouble). The caller ends the job itself when attempts are used up."""
+        environment trouble). The caller ends the job itself when attempts are used up. A job whose cancel was asked
+        is not queued: the next sweep hands it over to be ended."""
 
     def cancel(self, job_id: str, by: str, lease_s: float) -> tuple[JobState | None, Claim | None]:
         """Ask for a cancel. A queued or released job is seized for the caller, who commits the cancel. A running one
@@ -391,16 +413,23 @@ class Ledger(Protocol):
 
     # -- logs, notes for operators -------------------------------------------------------------------------------
     def append_log(self, token: Token, lines: Sequence[tuple[str, str]]) -> bool:
-        """Append (stream, text) lines to the live log of a job; the newest 2,000 are kept, an hour after its end."""
+        """Append (stream, text) lines to the live log of a job; the newest 2,000 are kept, an hour after its end. Texts
+        are cut at 4,096 characters. Not repeated when the connection breaks: lines may be lost, never doubled."""
 
     def log(self, job_id: str, after: str = "0", block_s: float = 0.0, limit: int = 1000) -> list[LogLine]: ...
 
     def note_ignored(self, bucket: str, key: str, reason: str) -> None:
-        """Remember why an object is no job; the newest 10,000 are kept."""
+        """Remember why an object is no job; the newest 10,000 are kept. The same note again changes nothing."""
 
-    def ignored(self, limit: int = 1000) -> list[tuple[str, str, str, float]]: ...
-    def note_junk(self, source: str, reason: str, body: bytes) -> None: ...
-    def junk(self, limit: int = 100) -> list[dict[str, Any]]: ...
+    def ignored(self, limit: int = 1000) -> list[tuple[str, str, str, float]]:
+        """Give (bucket, key, reason, time of the first note with this reason), newest first."""
+
+    def note_junk(self, source: str, reason: str, body: bytes) -> None:
+        """Keep a body that nobody understood: its first 4,096 bytes, and of the newest 1,000."""
+
+    def junk(self, limit: int = 100) -> list[dict[str, Any]]:
+        """Give them, newest first: `source`, `reason`, `body` (text), `size` (bytes), `at`."""
+
     def memory(self) -> Memory: ...
     def ping(self) -> float:
         """Seconds of one round trip."""

@@ -124,11 +124,14 @@ class Connection:
     def read_stream(self, key: str, after: str, block_s: float, limit: int) -> list[tuple[str, dict[str, str]]]:
         """Read entries (position, fields) after a position, waiting up to `block_s` for the first one."""
         give_up = time.monotonic() + block_s
+        if after == "$":
+            if block_s <= 0:
+                return []
+            newest = self.command("XREVRANGE", key, "+", "-", "COUNT", 1)
+            after = newest[0][0] if newest else "0"
         while True:
             left_s = min(give_up - time.monotonic(), BLOCK_S)
             block_ms = max(1, round(left_s * 1000)) if left_s > 0 else None
-            if after == "$" and block_ms is None:
-                return []
             client = self.blocking if block_ms else self.calls
             reply: Any = self.attempt(partial(client.xread, {key: after}, count=limit, block=block_ms))
             if reply:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.contract.ledger.world import World
+from tests.support import wait_until
 from tidemill.errors import InvalidSpec
 from tidemill.models import JobError, JobState, Placement
 
@@ -259,3 +260,19 @@ def test_waiting_jobs_show_no_agent_and_released_ones_do(world: World) -> None:
     world.ledger.release(job_id, world.agent(), Placement(pool="gpu"))
     job = world.ledger.job(job_id)
     assert job is not None and (job.agent, job.pool) == ("gpu-000001", "gpu")
+
+
+def test_reading_from_now_on_gives_only_what_comes_later(world: World) -> None:
+    old = world.submit()
+    got: list[str] = []
+    reader = threading.Thread(target=lambda: got.extend(line.job_id for line in world.again().transitions("$", 30.0)))
+    reader.start()
+    new: list[str] = []
+
+    def read() -> bool:
+        if len(new) < 200:
+            new.append(world.submit())
+        return not reader.is_alive()
+
+    wait_until(read, 10.0)
+    assert got and old not in got and set(got) <= set(new)
