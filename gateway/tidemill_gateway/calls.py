@@ -141,6 +141,7 @@ class Calls:
             raise Conflict(
                 f"the idempotency key {call.key!r} was used for {function.name} with another content",
                 hint="Use another key for another input or other parameters.",
+                code="idempotency_conflict",
             )
         return self._submit(function, stored, look_first=False, via="api")
 

@@ -54,6 +54,7 @@ def test_the_same_key_and_content_is_the_same_job_and_another_content_a_conflict
     assert (first.status_code, again.status_code) == (202, 202)
     assert (other.status_code, other_params.status_code) == (409, 409)
     assert other.headers["content-type"] == "application/problem+json"
+    assert (other.json()["code"], other_params.json()["code"]) == ("idempotency_conflict",) * 2
     assert len(lab.jobs()) == 1
     stored = lab.http.get(f"/api/v1/jobs/{first.json()['id']}").json()["input"]
     assert lab.store.get(stored["bucket"], stored["key"]) == b"one"
@@ -269,6 +270,7 @@ _WRONG: list[tuple[str, str, dict[str, object], int]] = [
     ("POST", "/api/v1/functions/echo/jobs", {"content": b"\xff" * 10}, 422),
     ("POST", "/api/v1/functions/echo/jobs", {"json": {"bucket": 5, "key": "k"}}, 422),
     ("POST", "/api/v1/functions/echo/jobs", {"json": {"bucket": "b", "key": "k", "x": 1}}, 422),
+    ("POST", "/api/v1/functions/echo/jobs", {"json": {"bucket": "\n\x12 😀", "key": "k"}}, 422),
     ("POST", "/api/v1/functions/echo/jobs", {"files": {"params": (None, "{}")}}, 422),
     ("POST", "/api/v1/functions/echo/jobs", {"files": {"file": ("x", b"x"), "params": (None, "[1]")}}, 422),
     (

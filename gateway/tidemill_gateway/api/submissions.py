@@ -126,7 +126,7 @@ def routes(services: Services) -> APIRouter:
     @router.post("/uploads", summary="An address to PUT an object to", openapi_extra=_UPLOAD_BODY)
     async def upload(request: Request) -> Response:
         data = await wire.body_object(request)
-        bucket, key = wire.text_field(data, "bucket", longest=63), wire.text_field(data, "key")
+        bucket, key = wire.bucket_field(data), wire.text_field(data, "key")
         content_type = data.get("content_type")
         if bucket == services.record.bucket:
             raise InvalidSpec(f"the platform bucket {bucket} takes no uploads", hint="Use a bucket of your own.")
@@ -179,7 +179,7 @@ def _named(data: dict[str, Any], function: str, key: str | None) -> Call:
     version = data.get("version_id")
     if version is not None and not isinstance(version, str):
         raise InvalidSpec("version_id is no text")
-    named = Named(wire.text_field(data, "bucket", longest=63), wire.text_field(data, "key"), version)
+    named = Named(wire.bucket_field(data), wire.text_field(data, "key"), version)
     return Call(function, named, data.get("params") or {}, key)
 
 

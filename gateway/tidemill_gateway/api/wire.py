@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,8 @@ from starlette.responses import Response
 
 from tidemill.errors import InvalidSpec
 from tidemill_gateway.auth import Owner
+
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 
 def owner_of(request: Request) -> Owner:
@@ -64,3 +67,13 @@ def text_field(data: Mapping[str, Any], name: str, *, longest: int = 1024) -> st
     if len(value.encode()) > longest:
         raise InvalidSpec(f"{name} is longer than {longest} bytes")
     return value
+
+
+def bucket_field(data: Mapping[str, Any]) -> str:
+    """Give the bucket that a body names. Raises `InvalidSpec` for what can be none."""
+    bucket = text_field(data, "bucket", longest=63)
+    if not _BUCKET.fullmatch(bucket):
+        raise InvalidSpec(
+            f"{bucket!r} is no bucket name", hint="Bucket names have 3 to 63 of: small letters, digits, dots, hyphens."
+        )
+    return bucket
