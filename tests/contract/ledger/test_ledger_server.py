@@ -140,7 +140,7 @@ def test_a_server_that_does_not_answer_is_an_error_of_ours_with_the_drivers_as_c
 
 def test_connections_that_the_server_closed_are_opened_again(world: World, ledger: RedisLedger) -> None:
     job_id = world.submit()
-    ledger._connection.calls.execute_command("CLIENT", "KILL", "TYPE", "normal")
+    ledger._connection.command("CLIENT", "KILL", "TYPE", "normal", repeat=False)
     assert world.state(job_id) == "queued"
 
 
@@ -159,7 +159,7 @@ def test_above_the_memory_limit_new_jobs_are_refused_and_running_ones_report(wor
     waiting = world.submit()
     claim = world.claimed()
     calls = ledger._connection.calls
-    limit = calls.config_get("maxmemory")["maxmemory"]
+    limit = str(calls.config_get("maxmemory")["maxmemory"])
     calls.config_set("maxmemory", 1)
     try:
         with pytest.raises(LedgerUnavailable) as caught:
@@ -179,9 +179,8 @@ def test_the_settled_set_stays_in_integer_sets_beyond_the_servers_default(ledger
     assert len({settled_place(job_id)[0] for job_id in ids}) == 1
     ledger.settle(ids)
     key = ledger._connection.keys.of("settled", settled_place(ids[0])[0])
-    calls = ledger._connection.calls
-    assert calls.execute_command("OBJECT", "ENCODING", key) in ("intset", b"intset")
-    assert calls.memory_usage(key) < 9 * 2000
+    assert ledger._connection.command("OBJECT", "ENCODING", key) in ("intset", b"intset")
+    assert ledger._connection.command("MEMORY", "USAGE", key) < 9 * 2000
 
 
 def test_a_server_that_forbids_configuration_is_used_all_the_same(redis_url: str) -> None:
