@@ -180,6 +180,9 @@ def test_seizing_takes_a_waiting_job_out_of_the_queue_without_an_attempt(world: 
     released = world.submit()
     assert ledger.release(released, "gpu-000001", Placement())
     assert ledger.seize(released, "placement", 60.0) is not None
+    job = ledger.job(released)
+    assert job is not None and (job.state, job.agent, job.pool) == ("running", None, None)
+    assert ledger.transitions("0")[-1].agent is None, "nobody runs it"
     assert ledger.claim("gpu-000001", 5, 60.0) == []
     assert ledger.seize("f" * 32, "placement", 60.0) is None
 
