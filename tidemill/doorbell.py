@@ -190,7 +190,7 @@ def describe(line: Transition) -> tuple[str, dict[str, Any]] | None:
         }
     if line.state is JobState.queued:
         return "task-retried", {"exception": line.error or "queued again", "traceback": ""}
-    if line.state is JobState.running:
+    if line.state is JobState.running and line.agent:  # without an agent it was seized, to be ended without a run
         return "task-started", {"name": line.function, "args": line.summary, "retries": max(0, line.attempt - 1)}
     if line.state is JobState.succeeded:
         return "task-succeeded", {"name": line.function, "result": "published", "runtime": line.run_s}

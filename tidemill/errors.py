@@ -159,7 +159,15 @@ def error_for(code: str, message: str, *, hint: str | None = None, status: int =
     classes = _tree(TidemillError)
     cls = classes.get(code)
     if cls is None:
-        by_status = {400: InvalidSpec, 401: NotAllowed, 403: NotAllowed, 404: NotFound, 409: Conflict, 422: InvalidSpec}
+        by_status = {
+            400: InvalidSpec,
+            401: NotAllowed,
+            403: NotAllowed,
+            404: NotFound,
+            409: Conflict,
+            413: InvalidSpec,
+            422: InvalidSpec,
+        }
         by_status |= {429: QuotaExceeded, 503: ServiceUnavailable, 504: WaitTimeout}
         cls = by_status.get(status, TidemillError)
     return cls(message, hint=hint, code=code, **details)

@@ -17,7 +17,7 @@ import structlog
 
 from tidemill.errors import InvalidSpec, NotFound
 from tidemill.ledger.api import Ledger
-from tidemill.models import FunctionRecord, FunctionSpec, Trigger, revision_of
+from tidemill.models import FunctionRecord, FunctionSpec, Trigger, place_of, revision_of
 from tidemill.models.archive import MAX_BYTES, pack
 from tidemill.models.files import load_function
 from tidemill.models.pool import Where
@@ -61,6 +61,7 @@ class Deployer:
                     self._ledger.put_function(old)
                 return old
             self._make_buckets(spec)
+            since, places = self._begin(spec, old)
             record = FunctionRecord(
                 spec=spec,
                 revision=revision,
@@ -68,7 +69,8 @@ class Deployer:
                 code_size=size,
                 owner=owner.name,
                 deployed_at=self._clock(),
-                triggers_since=self._triggers_since(spec, old),
+                triggers_since=since,
+                places_since=places,
             )
             self._record.put_function(record)
             self._ledger.put_function(record)
@@ -152,12 +154,15 @@ class Deployer:
                 self._store.ensure_bucket(bucket)
                 log.info("bucket.created", bucket=bucket, function=spec.name)
 
-    def _triggers_since(self, spec: FunctionSpec, old: FunctionRecord | None) -> float:
-        """When the triggers began, by the store's clock; kept while buckets and prefixes stay the same."""
-        places = {(t.bucket, t.prefix) for t in spec.trigger}
-        if old is not None and old.deleted_at is None and places == {(t.bucket, t.prefix) for t in old.spec.trigger}:
-            return old.triggers_since
-        return self._store_time() if places else self._clock()
+    def _begin(self, spec: FunctionSpec, old: FunctionRecord | None) -> tuple[float, dict[str, float]]:
+        """When the triggers began, by the store's clock. One whose place stays keeps its time: an object that came a
+        moment before the deploy, and is in no listing yet, must not fall between the old and the new."""
+        kept: dict[str, float] = {}
+        if old is not None and old.deleted_at is None:
+            kept = {place_of(trigger): old.since(trigger) for trigger in old.spec.trigger}
+        places = [place_of(trigger) for trigger in spec.trigger]
+        now = self._store_time() if set(places) - set(kept) else self._clock()
+        return now, {place: kept.get(place, now) for place in places}
 
     def _store_time(self) -> float:
         """Ask the store what time it is, through an object: objects are compared with it, and clocks differ."""

@@ -238,3 +238,20 @@ def run_in_threads(count: int, work: Callable[[int], object]) -> None:
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+@pytest.mark.parametrize("name", ["", "a", "a\tb", "a\nb", "a/b", "../up", "-begins", "x" * 64, "ümlaut", "a b"])
+def test_a_name_that_no_bucket_has_is_refused_by_every_call(store: Store, name: str, tmp_path: Path) -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: store.head(name, "key"),
+        lambda: store.get(name, "key"),
+        lambda: store.put(name, "key", b"x"),
+        lambda: store.put(name, "odd\tkey", b"x"),
+        lambda: store.delete(name, "key"),
+        lambda: store.download(name, "key", tmp_path / "file"),
+        lambda: list(store.pages(name)),
+        lambda: store.ensure_bucket(name),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidSpec):
+            call()

@@ -386,7 +386,12 @@ def test_a_deploy_is_kept_and_repeated_is_the_same_revision(lab: Lab, bucket: st
     other = lab.deploy(spec, archive({"work.py": b"def run(file, ctx): return 2\n"})).json()
 
     assert first == again
-    assert (other["revision"] != first["revision"], other["triggers_since"]) == (True, first["triggers_since"])
+    assert (other["revision"] != first["revision"], other["places_since"]) == (True, first["places_since"])
+    second = {"bucket": f"{bucket}-in", "prefix": "more/"}
+    moved = lab.deploy({**spec, "trigger": [spec["trigger"], second]}).json()["places_since"]
+    place = f"{bucket}-in/ocr/"
+    assert moved[place] == first["places_since"][place], "a trigger beside a new one keeps its begin"
+    assert moved[f"{bucket}-in/more/"] >= moved[place]
     assert {f"{bucket}-in", f"{bucket}-out"} <= set(lab.store.buckets())
     assert lab.ledger.function("ocr") == lab.services.record.get_function("ocr")
     assert [f["name"] for f in lab.http.get("/api/v1/functions").json()["functions"]] == ["echo", "ocr"]

@@ -118,7 +118,7 @@ class Scene:
         return Outcome(kind=kind, error=more.get("error"), delay_s=more.get("delay_s"), seconds=2.0, outputs_dir=folder)
 
     def claim(self, body: bytes = b"input", max_attempts: int = 3, key: str = "fn/a.txt") -> Claim:
-        self.store.put("inbox", key, body)
+        self.store.put("inbox", key, body, content_type="text/plain", metadata={"colour": "blue"})
         info = self.store.head("inbox", key)
         assert info is not None
         source = JobInput(bucket="inbox", key=key, etag=info.etag, size=info.size, last_modified=info.last_modified)
@@ -161,6 +161,7 @@ def test_a_success_is_published_with_its_cost_and_log(scene: Scene) -> None:
     task = scene.runner.tasks[0]
     assert task.params == {"k": 3}, "defaults are filled in"
     assert (task.name, task.key) == ("a.txt", "fn/a.txt")
+    assert (task.content_type, dict(task.metadata)) == ("text/plain", {"colour": "blue"})
 
 
 def test_a_large_output_goes_through_the_attempts_prefix(scene: Scene) -> None:

@@ -87,5 +87,6 @@ class Valkey:
             ("maxmemory", str(self.maxmemory_bytes)),
             # Queues and leases must never be evicted; new work is refused long before memory is full.
             ("maxmemory-policy", "noeviction"),
+            ("set-max-intset-entries", "32768"),  # the settled set: 8 bytes an identity as integers, over 60 as a table
             ("set-proc-title", "no"),
         ]

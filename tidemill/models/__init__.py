@@ -1,7 +1,7 @@
 """The wire and file formats as strict pydantic models; their JSON Schema is in docs/reference/schemas/."""
 
 from tidemill.models.event import BucketEvent
-from tidemill.models.function import FunctionRecord, FunctionSpec, Objective, Output, Trigger, revision_of
+from tidemill.models.function import FunctionRecord, FunctionSpec, Objective, Output, Trigger, place_of, revision_of
 from tidemill.models.job import (
     Candidate,
     Cost,
@@ -45,6 +45,7 @@ __all__ = [
     "RequestRecord",
     "Trigger",
     "object_job_id",
+    "place_of",
     "request_job_id",
     "revision_of",
     "settled_place",

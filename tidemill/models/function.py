@@ -204,7 +204,11 @@ class FunctionSpec(Model):
 
 
 class FunctionRecord(Model):
-    """A deployed function: its spec, the code archive, and who deployed it when. Kept in the platform bucket."""
+    """A deployed function: its spec, the code archive, and who deployed it when. Kept in the platform bucket.
+
+    A trigger begins with the deploy that brought its bucket and prefix (`places_since`, by `place_of`), by the store's
+    clock; older objects start nothing. `triggers_since` is the begin of all that have no time of their own.
+    """
 
     spec: FunctionSpec
     revision: str
@@ -213,11 +217,21 @@ class FunctionRecord(Model):
     owner: str = "default"
     deployed_at: float
     triggers_since: float
+    places_since: dict[str, float] = Field(default_factory=dict)
     deleted_at: float | None = None
 
     @property
     def name(self) -> str:
         return self.spec.name
+
+    def since(self, trigger: Trigger) -> float:
+        """When a trigger began, in seconds since 1970 by the store's clock."""
+        return self.places_since.get(place_of(trigger), self.triggers_since)
+
+
+def place_of(trigger: Trigger) -> str:
+    """Give the place that a trigger watches; while it stays, the trigger stays the same one."""
+    return f"{trigger.bucket}/{trigger.prefix}"
 
 
 def revision_of(spec: FunctionSpec, code_sha256: str | None) -> str:

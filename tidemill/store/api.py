@@ -37,10 +37,12 @@ class ObjectInfo:
 
 @dataclass(frozen=True, slots=True)
 class Downloaded:
-    """What was written to the file: its size in bytes, and its SHA-256 in hex."""
+    """What was written to the file: its size in bytes, its SHA-256 in hex, and what the object says of itself."""
 
     size: int
     sha256: str
+    content_type: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
 
 class Store(Protocol):

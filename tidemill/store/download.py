@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidemill.errors import PreconditionFailed, StoreUnavailable
-from tidemill.store.api import Downloaded
+from tidemill.store.api import Downloaded, ObjectInfo
 
 CHUNK_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An answer whose content is still to be read. `size` is that of the whole object, `etag` is what it is now."""
+    """An answer whose content is still to be read. `size` is that of the whole object, `info` is what it is now."""
 
     size: int
-    etag: str
+    info: ObjectInfo
     chunks: Iterator[bytes]
 
 
@@ -50,9 +50,9 @@ def _fill(open_at: Open, write: Callable[[memoryview], int | None], etag: str | 
         before = done
         try:
             opened = open_at(done, pin)
-            if pin is not None and opened.etag != pin:
-                raise PreconditionFailed(f"the object changed from {pin} to {opened.etag} while it was read")
-            pin = opened.etag
+            if pin is not None and opened.info.etag != pin:
+                raise PreconditionFailed(f"the object changed from {pin} to {opened.info.etag} while it was read")
+            pin = opened.info.etag
             for chunk in opened.chunks:
                 view = memoryview(chunk)
                 while view:
@@ -60,7 +60,7 @@ def _fill(open_at: Open, write: Callable[[memoryview], int | None], etag: str | 
                 hasher.update(chunk)
                 done += len(chunk)
             if done == opened.size:
-                return Downloaded(done, hasher.hexdigest())
+                return Downloaded(done, hasher.hexdigest(), opened.info.content_type, opened.info.metadata)
             if done == before:
                 raise StoreUnavailable(f"the store ends an object of {opened.size} bytes after {done}")
         except StoreUnavailable:

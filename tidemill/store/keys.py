@@ -7,9 +7,12 @@ without a word. One such key also ends its whole listing with an error. These ke
 
 from __future__ import annotations
 
+import re
+
 from tidemill.errors import InvalidSpec
 
 MAX_KEY_BYTES = 1024
+_BUCKET = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]\Z")
 
 
 def check(key: str) -> str:
@@ -25,6 +28,17 @@ def check(key: str) -> str:
     if any(segment in (".", "..") for segment in key.split("/")):
         raise _refused(key, "has a segment . or .., which HTTP clients and stores resolve to another key")
     return key
+
+
+def check_bucket(bucket: str) -> str:
+    """Gives the name back. Raises `InvalidSpec` for one that no store has: the quick driver panics at some of them."""
+    if not _BUCKET.match(bucket):
+        raise InvalidSpec(
+            f"{bucket[:100]!r} is not the name of a bucket",
+            code="invalid_bucket",
+            hint="Use 3 to 63 lower-case letters, digits, dots and hyphens.",
+        )
+    return bucket
 
 
 def _refused(key: str, why: str) -> InvalidSpec:

@@ -30,6 +30,7 @@ from obstore.store import S3Store as Client
 from tidemill.settings import StoreSettings
 from tidemill.store.api import ObjectInfo
 from tidemill.store.download import CHUNK_BYTES, Opened
+from tidemill.store.keys import check_bucket
 from tidemill.store.listing import bare
 from tidemill.store.signed import error_of, unavailable
 
@@ -96,7 +97,7 @@ class Quick:
             options["version"] = version_id
         with _translated(bucket, key):
             answer = obstore.get(self._client(bucket), key, options=options)
-            return Opened(answer.meta["size"], bare(answer.meta["e_tag"] or ""), _chunks(bucket, key, answer))
+            return Opened(answer.meta["size"], _info(bucket, key, answer, version_id), _chunks(bucket, key, answer))
 
     def put(
         self,
@@ -130,6 +131,7 @@ class Quick:
             return self._clients[bucket]
 
     def _connect(self, bucket: str) -> Client:
+        check_bucket(bucket)
         settings = self._settings
         options: dict[str, Any] = {
             "allow_http": True,

@@ -137,6 +137,7 @@ class S3Store:
             return
 
     def pages(self, bucket: str, prefix: str = "", start_after: str | None = None) -> Iterator[list[ObjectInfo]]:
+        keys.check_bucket(bucket)
         return listing.pages(self._requests, bucket, prefix, start_after)
 
     # -- buckets and addresses -----------------------------------------------------------------------------------
@@ -152,7 +153,7 @@ class S3Store:
 
     def bucket_exists(self, bucket: str) -> bool:
         try:
-            self._requests.send("HEAD", bucket)
+            self._requests.send("HEAD", keys.check_bucket(bucket))
         except NotFound:
             return False
         return True
@@ -192,7 +193,7 @@ class S3Store:
         query = {"versionId": version_id} if version_id else {}
         answer = self._requests.send("GET", bucket, key, query=query, headers=headers, stream=True)
         size = offset + int(answer.headers.get("Content-Length", "0"))
-        return Opened(size, listing.bare(answer.headers.get("ETag", "")), _chunks(answer))
+        return Opened(size, _info(bucket, key, answer.headers, version_id), _chunks(answer))
 
     def _put_bytes(
         self,

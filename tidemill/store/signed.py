@@ -33,6 +33,7 @@ from tidemill.errors import (
     TidemillError,
 )
 from tidemill.settings import StoreSettings
+from tidemill.store.keys import check_bucket
 
 CONNECT_S = 3.0
 READ_S = 10.0
@@ -93,6 +94,8 @@ class SignedRequests:
         With `stream` the content is not read yet; the caller releases the connection. `slow` waits longer for the
         first byte, for what the store does at length (a server-side copy).
         """
+        if bucket or key:
+            check_bucket(bucket)
         url = self._url(bucket, key, query or {})
         signed = self._sign(method, url, dict(headers or {}), body)
         timeout = urllib3.Timeout(connect=CONNECT_S, read=SLOW_READ_S) if slow else None

@@ -13,7 +13,7 @@ from typing import BinaryIO
 from tidemill.errors import NotFound, PreconditionFailed
 from tidemill.store.api import PAGE, Downloaded, ObjectInfo
 from tidemill.store.download import Opened, download
-from tidemill.store.keys import check
+from tidemill.store.keys import check, check_bucket
 from tidemill.store.probe import probe_conditional_put
 
 
@@ -42,7 +42,7 @@ class MemoryStore:
     def head(self, bucket: str, key: str, version_id: str | None = None) -> ObjectInfo | None:
         check(key)
         with self._lock:
-            found = self._buckets.get(bucket, {}).get(key)
+            found = self._buckets.get(check_bucket(bucket), {}).get(key)
             return found.info if found else None
 
     def get(self, bucket: str, key: str, *, max_bytes: int | None = None) -> bytes:
@@ -55,7 +55,7 @@ class MemoryStore:
             found = self._find(bucket, key)
             if pin is not None and found.info.etag != pin:
                 raise PreconditionFailed(f"{bucket}/{key[:100]} is another object now")
-            return Opened(found.info.size, found.info.etag, iter([found.body[offset:]]))
+            return Opened(found.info.size, found.info, iter([found.body[offset:]]))
 
         return download(open_at, path, etag)
 
@@ -108,7 +108,7 @@ class MemoryStore:
     def delete(self, bucket: str, key: str) -> None:
         check(key)
         with self._lock:
-            self._buckets.get(bucket, {}).pop(key, None)
+            self._buckets.get(check_bucket(bucket), {}).pop(key, None)
 
     def pages(self, bucket: str, prefix: str = "", start_after: str | None = None) -> Iterator[list[ObjectInfo]]:
         with self._lock:
@@ -132,11 +132,11 @@ class MemoryStore:
         return f"memory://{bucket}/{check(key)}?method=PUT&expires={expires_s}"
 
     def bucket_exists(self, bucket: str) -> bool:
-        return bucket in self._buckets
+        return check_bucket(bucket) in self._buckets
 
     def ensure_bucket(self, bucket: str) -> None:
         with self._lock:
-            self._buckets.setdefault(bucket, {})
+            self._buckets.setdefault(check_bucket(bucket), {})
 
     def buckets(self) -> list[str]:
         return sorted(self._buckets)
@@ -148,7 +148,7 @@ class MemoryStore:
         return 0.0
 
     def _objects(self, bucket: str) -> dict[str, _Object]:
-        if bucket not in self._buckets:
+        if check_bucket(bucket) not in self._buckets:
             raise NotFound(f"the store has no bucket {bucket}")
         return self._buckets[bucket]
 

@@ -28,6 +28,7 @@ from tidemill.ledger.api import Claim, Ledger
 from tidemill.models import CommitOutput, Cost, FunctionRecord, Job, JobError
 from tidemill.record import Record
 from tidemill.record.ending import End, finish, output_key, resume
+from tidemill.store import Downloaded
 from tidemill_workers.agent.fleet import Fleet, FleetClosed
 from tidemill_workers.agent.leases import Lease, LeaseKeeper
 from tidemill_workers.agent.outputs import OutputFile, OutputRefused, collect
@@ -116,10 +117,10 @@ class Attempt:
 
     def _run(self, function: FunctionRecord, folder: Path, lease: Lease) -> str:
         shop, source = self._shop, self._job.input
-        task = _prepare(self._job, self._claim, function, folder)
+        file = _place_for_input(self._job, folder)
         try:
-            shop.record.store.download(
-                source.bucket, source.key, task.file, etag=source.etag or None, version_id=source.version_id
+            got = shop.record.store.download(
+                source.bucket, source.key, file, etag=source.etag or None, version_id=source.version_id
             )
         except NotFound:
             gone = JobError(
@@ -130,7 +131,8 @@ class Attempt:
             return self._end(function, End("failed", gone))
         except PreconditionFailed:
             return self._end(function, _superseded(self._job))
-        task.file.chmod(0o444)
+        file.chmod(0o444)
+        task = _task(self._job, self._claim, function, file, got)
         try:
             with shop.fleet.lend(function, give_up=lambda: lease.over or shop.draining()) as runner:
                 self._runner = runner
@@ -313,14 +315,22 @@ class _LogKeeper:
         return b"".join((self._head + self._tail)[-lines:]).decode("utf-8", "replace")
 
 
-def _prepare(job: Job, claim: Claim, function: FunctionRecord, folder: Path) -> Task:
-    """Lay out the folder of a job. Local names are ours: a key never becomes a path."""
+def _place_for_input(job: Job, folder: Path) -> Path:
+    """Give the file that the input is downloaded to. Local names are ours: a key never becomes a path."""
     inside = folder / "in"
     inside.mkdir(mode=0o755)
     folder.chmod(0o755)
-    name = job.input.name or job.input.key.rsplit("/", 1)[-1]
-    suffix = Path(name).suffix
+    suffix = Path(_name(job)).suffix
     safe = suffix if suffix.isascii() and suffix[1:].isalnum() and len(suffix) <= 12 else ""
+    return inside / f"input{safe}"
+
+
+def _name(job: Job) -> str:
+    return job.input.name or job.input.key.rsplit("/", 1)[-1]
+
+
+def _task(job: Job, claim: Claim, function: FunctionRecord, file: Path, got: Downloaded) -> Task:
+    """What the runner is told of the job."""
     params = {key: schema["default"] for key, schema in function.spec.params.items() if "default" in schema}
     return Task(
         job={
@@ -331,15 +341,15 @@ def _prepare(job: Job, claim: Claim, function: FunctionRecord, folder: Path) -> 
             "attempt": claim.token.attempt,
             "owner": job.owner,
         },
-        file=inside / f"input{safe}",
-        name=name,
+        file=file,
+        name=_name(job),
         bucket=job.input.bucket,
         key=job.input.key,
         size=job.input.size,
-        content_type=job.input.content_type or "application/octet-stream",
-        metadata={},
+        content_type=got.content_type or job.input.content_type or "application/octet-stream",
+        metadata=got.metadata,
         params={**params, **job.params},
-        job_dir=folder,
+        job_dir=file.parent.parent,
         timeout_s=function.spec.limits.timeout,
     )
 

@@ -116,7 +116,7 @@ class Submitter:
 def current_targets(table: Table, info: ObjectInfo) -> Sequence[tuple[FunctionRecord, Trigger]]:
     """Give the functions whose trigger matches the object and is not younger than it."""
     found = table.targets(info.bucket, info.key)
-    return [pair for pair in found if rules.old_enough(info.last_modified, pair[0].triggers_since)]
+    return [pair for pair in found if rules.old_enough(info.last_modified, pair[0].since(pair[1]))]
 
 
 def identity(record: FunctionRecord, store: str, info: ObjectInfo) -> str:

@@ -189,7 +189,7 @@ class Agent:
                 reply = self._ledger.heartbeat(self.report())
                 if reply.drain:
                     self.drain()
-                elif not self._draining.is_set():
+                elif reply.told and not self._draining.is_set():  # not told: nobody has decided yet, keep what is warm
                     self._fleet.adjust(reply.wanted, self._find)
             except ServiceUnavailable as error:
                 log.warning("agent.heartbeat_failed", error=str(error))
