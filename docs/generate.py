@@ -12,11 +12,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
+import click
+from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 from tidemill import errors, models
-from tidemill.settings import Settings
+from tidemill.cli.group import root
+from tidemill.record import Record
+from tidemill.settings import GatewaySettings, IntakeSettings, Settings
+from tidemill.testing import MemoryLedger, MemoryStore
+from tidemill_gateway.api import create_app
+from tidemill_gateway.services import Services
 
 REFERENCE = Path(__file__).parent / "reference"
 SCHEMAS: dict[str, type[BaseModel]] = {
@@ -36,6 +42,8 @@ def pages() -> Iterator[tuple[Path, str]]:
         yield REFERENCE / "schemas" / f"{name}.json", json.dumps(model.model_json_schema(), indent=2) + "\n"
     yield REFERENCE / "settings.md", settings_page()
     yield REFERENCE / "errors.md", errors_page()
+    yield REFERENCE / "command-line.md", commands_page()
+    yield REFERENCE / "http.md", http_page()
 
 
 def settings_page() -> str:
@@ -84,6 +92,49 @@ def errors_page() -> str:
                 yield from rows(child)
 
     return "\n".join([*lines, *rows(errors.TidemillError)]) + "\n"
+
+
+def commands_page() -> str:
+    """Every command with its own help text."""
+    lines = ["# Command line", "", "What `tidemill COMMAND --help` says.", ""]
+
+    def walk(command: click.Command, names: tuple[str, ...]) -> None:
+        with click.Context(command, info_name=" ".join(names), max_content_width=100, terminal_width=100) as context:
+            lines.extend([f"## {' '.join(names)}", "", "```", command.get_help(context), "```", ""])
+            if isinstance(command, click.Group):
+                for name in command.list_commands(context):
+                    if (inner := command.get_command(context, name)) is not None:
+                        walk(inner, (*names, name))
+
+    walk(root, ("tidemill",))
+    return "\n".join(lines)
+
+
+def http_page() -> str:
+    """Every route of the gateway, from its OpenAPI document."""
+    services = Services(
+        ledger=MemoryLedger(),
+        record=Record(MemoryStore()),
+        store=MemoryStore(),
+        ring=lambda agent, job_id, function: None,
+        gateway=GatewaySettings(token=SecretStr("x")),
+        intake=IntakeSettings(),
+    )
+    lines = [
+        "# HTTP, version 1",
+        "",
+        "The gateway serves the whole description at `/openapi.json` and a page to try it at `/docs`.",
+        "Every route but `/healthz` wants `Authorization: Bearer TOKEN`; `tidemill status` prints the token.",
+        "A refusal is a problem document (RFC 9457) with `code`, `detail`, `hint`, `request_id`: see [errors](errors.md).",
+        "",
+        "| route | what it does |",
+        "|---|---|",
+    ]
+    for path, methods in create_app(services).openapi()["paths"].items():
+        for method, operation in methods.items():
+            text = operation.get("summary") or ""
+            lines.append(f"| `{method.upper()} {path}` | {' '.join(text.split())} |")
+    return "\n".join(lines) + "\n"
 
 
 def main() -> int:

@@ -105,3 +105,22 @@ def test_the_environment_chooses_the_folder(monkeypatch: pytest.MonkeyPatch, tmp
     assert state.default_state_dir() == tmp_path / "tidemill"
     monkeypatch.setenv("TIDEMILL_STATE_DIR", str(tmp_path / "mine"))
     assert state.default_state_dir() == tmp_path / "mine"
+
+
+def test_the_first_up_without_pools_gets_one_and_a_later_one_only_its_own(tmp_path: Path) -> None:
+    from tidemill.models.files import load_pools
+
+    first = StateDir(tmp_path / "first")
+    first.acquire()
+    made = first.first_pools()
+    assert made is not None
+    assert [pool.name for pool in load_pools(made)] == ["local"]
+    first.credentials()
+    assert first.first_pools() == made
+    first.release()
+
+    other = StateDir(tmp_path / "other")
+    other.acquire()
+    other.credentials()  # an `up` with --pools came before
+    assert other.first_pools() is None
+    other.release()

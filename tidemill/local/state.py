@@ -65,6 +65,16 @@ class Credentials(BaseModel):
         )
 
 
+_FIRST_POOLS = """\
+# Applied at each `tidemill up` without --pools. Edit it, or bring your own: tidemill up --pools FILE
+pools:
+  - name: local
+    slots: {slots}                     # most functions at once
+    agents: {{min: 0, max: 1, start: 2s}}
+    idle_timeout: 60s
+"""
+
+
 class StateDir:
     """The state folder. Anybody may read; `acquire` makes it ours until `release` or the end of the process."""
 
@@ -129,6 +139,15 @@ class StateDir:
         made = Credentials.generate()
         write_private(path, {name: _plain(value) for name, value in made})
         return made
+
+    def first_pools(self) -> Path | None:
+        """The pools file of somebody who named none: made at the very first `up`, theirs to edit from then on."""
+        path = self.path / "pools.yaml"
+        if not path.exists():
+            if (self.path / "credentials.json").exists():
+                return None  # not the first `up`: they brought pools of their own
+            path.write_text(_FIRST_POOLS.format(slots=os.cpu_count() or 1))
+        return path
 
     def ports(self) -> dict[str, int]:
         """The ports of the last run by name; empty at first, and when the file was damaged: they are only a wish."""

@@ -142,6 +142,7 @@ class LocalSystem:
         self._tell = tell
         self._state = StateDir(options.state_dir)
         self._ports = Reservation()
+        self._pools_file = options.pools_file
 
     def run(self, on_ready: Callable[[dict[str, Any]], None] = lambda status: None) -> None:
         """Starts everything, calls `on_ready` with the addresses, and returns after a signal, when all has ended.
@@ -194,6 +195,7 @@ class LocalSystem:
 
     def _plan(self, control: Path) -> tuple[Addresses, list[Service]]:
         options, state = self._options, self._state
+        self._pools_file = options.pools_file or state.first_pools()
         secrets = state.credentials()
         wanted = state.ports()
         ports = {"gateway": self._gateway_port(wanted.get("gateway")), "flower": self._ports.take(wanted.get("flower"))}
@@ -256,8 +258,8 @@ class LocalSystem:
             "LOCAL__CONTROL": str(addresses.control),
             "LOCAL__STATE_DIR": str(addresses.state_dir),
         }
-        if options.pools_file is not None:
-            settings["POOLS_FILE"] = str(options.pools_file.absolute())
+        if self._pools_file is not None:
+            settings["POOLS_FILE"] = str(self._pools_file.absolute())
         if options.functions_dir is not None:
             settings["FUNCTIONS_DIR"] = str(options.functions_dir.absolute())
         # A proxy of the person's is not for loopback; AWS settings of theirs are for another store.
