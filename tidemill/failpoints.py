@@ -87,7 +87,7 @@ def parse(text: str, folder: Path | None = None) -> list[Rule]:
         pattern, action, argument, probability, count = match.groups()
         if action in ("delay", "skew"):
             float(argument or "")
-        elif (action == "raise") != (argument in _ERRORS):
+        elif argument not in (_ERRORS if action == "raise" else (None,)):
             raise ValueError(f"{VARIABLE}: {entry!r}: it is raise(store) or raise(ledger), and kill without argument")
         rules.append(
             Rule(pattern, action, argument or "", float(probability or 1), int(count) if count else None, folder)

@@ -20,6 +20,7 @@ from typing import IO, Any
 import structlog
 
 from tidemill.errors import Conflict, NotAllowed, NotFound, PreconditionFailed
+from tidemill.failpoints import failpoint
 from tidemill.ledger.api import Ledger, NewJob
 from tidemill.models import (
     FunctionRecord,
@@ -126,6 +127,7 @@ class Calls:
                 found = self._named(owner, call.subject)
             else:
                 found = self._payload(job_id, digest, call.subject)
+            failpoint("accept.payload_stored")
             request = RequestRecord(
                 job_id=job_id,
                 function=function.name,
@@ -137,6 +139,7 @@ class Calls:
                 created_at=self._clock(),
             )
             stored = self._record.put_request(request)
+            failpoint("accept.request_stored")
         if stored.fingerprint != fingerprint:
             raise Conflict(
                 f"the idempotency key {call.key!r} was used for {function.name} with another content",
@@ -197,6 +200,7 @@ class Calls:
                 look_first=look_first,
             )
         )
+        failpoint("accept.submitted")
         if submitted.created:
             self._metrics.jobs_accepted.labels(via).inc()
             log.info(

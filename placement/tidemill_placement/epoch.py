@@ -14,6 +14,7 @@ from collections.abc import Callable
 import structlog
 
 from tidemill.errors import PreconditionFailed
+from tidemill.failpoints import failpoint
 from tidemill.ledger.api import Ledger
 from tidemill.models import EpochRecord
 from tidemill.record import Record
@@ -59,15 +60,19 @@ class EpochKeeper:
             log.warning("epoch.begins", epoch=epoch, redis=live, bucket=durable)
             if not self._ledger.begin_epoch(epoch, 0):
                 raise Deposed(f"Redis holds a newer epoch than {epoch}")
+            failpoint("epoch.begun")
             tag = self._write(epoch, 0, tag)
+            failpoint("epoch.written")
             live = (epoch, 0)
         assert live is not None
         epoch, sequence = live
         complete = sequence > 0
         if not complete:
             self._rebuild()
+            failpoint("epoch.rebuilt")
         if not self._ledger.advance(epoch, sequence + 1):
             raise Deposed(f"Redis is not in epoch {epoch} any more")
+        failpoint("epoch.advanced")
         self._known = (epoch, sequence + 1)
         self._write(epoch, sequence + 1, tag)
         return began or not complete

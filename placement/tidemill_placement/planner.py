@@ -16,6 +16,7 @@ from functools import partial
 import structlog
 
 from tidemill.errors import ServiceUnavailable
+from tidemill.failpoints import failpoint
 from tidemill.ledger.api import AgentReport, Backlog, Ledger, StartFailure, Transition
 from tidemill.models import FunctionRecord, Placement
 from tidemill.record import Record
@@ -311,6 +312,7 @@ class Planner:
                 self.view.not_released(release.job_id)
         for name, group in sent.items():
             agent = agents[name]
+            failpoint("plan.released")
             # One ring for each slot that sleeps; at least one, for a busy one may fall asleep just now.
             for release in group[: max(1, agent.slots - agent.running)]:
                 self._bell.ring(agent.pool, name, release.job_id, release.function)

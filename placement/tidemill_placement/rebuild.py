@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from tidemill.failpoints import failpoint
 from tidemill.ledger.api import Ledger, NewJob
 from tidemill.models import FunctionRecord
 from tidemill.record import Record
@@ -38,10 +39,14 @@ def rebuild(ledger: Ledger, record: Record) -> Rebuilt:
     """
     done: set[int] = set()
     new = ledger.settle(_noted(record.manifests(), done))
+    failpoint("rebuild.settled")
     pools = _pools(ledger, record)
     functions = {function.name: function for function in record.functions() if function.deleted_at is None}
+    failpoint("rebuild.pools_restored")
     published = _publish(ledger, record, done)
+    failpoint("rebuild.commits_published")
     queued = _queue(ledger, record, functions, done)
+    failpoint("rebuild.requests_queued")
     _functions(ledger, record)
     result = Rebuilt(len(done), published, queued, len(functions), pools)
     log.info("ledger.rebuilt", settled=len(done), new=new, published=published, queued=queued)

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import structlog
 
+from tidemill.failpoints import failpoint
 from tidemill.ledger.api import Ledger
 from tidemill_placement.endings import Endings
 from tidemill_placement.view import pool_of
@@ -55,10 +56,12 @@ class Sweeper:
         found = 0
         while True:
             swept = self._ledger.sweep(self._holder, self._lease_s, self._agent_ttl_s)
+            failpoint("sweep.swept")
             for agent in swept.ring:
                 self._bell.ring(self._pool(agent), agent)
             for agent in swept.dead_agents:
                 log.warning("agent.silent", agent=agent)
+            failpoint("sweep.rung")
             if swept.requeued:
                 log.info("sweep.requeued", jobs=len(swept.requeued))
             functions = self._ledger.functions() if swept.exhausted else {}

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from tidemill.errors import LedgerUnavailable
+from tidemill.failpoints import failpoint
 from tidemill.ledger.api import Claim, Ended, Ledger
 from tidemill.models import (
     CommitOutput,
@@ -70,6 +71,7 @@ def finish(
         LedgerUnavailable: the end is durable, and the ledger hears of it from `resume` or the reconciler.
     """
     won, stored = record.commit(_commit_record(claim, function, end, now()))
+    failpoint("ending.committed")
     held = _tell_committed(ledger, claim, stored, lease_s)
     if not won and not held:
         return None
@@ -104,7 +106,9 @@ def _tell_committed(ledger: Ledger, claim: Claim, stored: CommitRecord, lease_s:
 
 
 def _publish(ledger: Ledger, record: Record, claim: Claim, stored: CommitRecord) -> Manifest:
+    failpoint("ending.ledger_told")
     manifest = record.publish(stored)
+    failpoint("ending.published")
     ledger.published(claim.token, _of_manifest(manifest))
     return manifest
 

@@ -26,6 +26,7 @@ from enum import Enum
 from typing import TypeVar
 
 from tidemill.errors import InvalidSpec, NotAllowed, NotFound, PreconditionFailed, StoreUnavailable
+from tidemill.failpoints import failpoint
 from tidemill.models import CommitOutput, CommitRecord, JobError, Manifest, OutputObject
 from tidemill.models.record import Final
 from tidemill.record.outputs import numbered
@@ -86,8 +87,10 @@ class Publication:
         done: list[OutputObject] = []
         try:
             self._look_around()
+            failpoint("publish.looked_around")
             for output in commit.outputs:
                 done.append(self._publish(output))
+                failpoint("publish.output_written")
         except _Stop as stop:
             return self._manifest(stop.state, (), stop.error, left=tuple(done))
         return self._manifest("succeeded", tuple(done), None)

@@ -24,6 +24,7 @@ from typing import BinaryIO, Protocol
 import structlog
 
 from tidemill.errors import NotFound, PreconditionFailed, ServiceUnavailable
+from tidemill.failpoints import failpoint, now
 from tidemill.ledger.api import Claim, Ledger
 from tidemill.models import CommitOutput, Cost, FunctionRecord, Job, JobError
 from tidemill.record import Record
@@ -63,7 +64,7 @@ class Workshop:
     inline_bytes: int
     log_bytes: int
     draining: Callable[[], bool]
-    now: Callable[[], float] = time.time
+    now: Callable[[], float] = now
 
 
 class Attempt:
@@ -97,6 +98,7 @@ class Attempt:
 
     def _work(self, lease: Lease) -> str:
         shop, claim = self._shop, self._claim
+        failpoint("attempt.claimed")
         function = shop.find(self._job.function)
         if claim.look_first and (manifest := resume(shop.ledger, shop.record, claim, shop.lease_s)) is not None:
             return f"found {manifest.state}"
@@ -132,6 +134,7 @@ class Attempt:
         except PreconditionFailed:
             return self._end(function, _superseded(self._job))
         file.chmod(0o444)
+        failpoint("attempt.fetched")
         task = _task(self._job, self._claim, function, file, got)
         try:
             with shop.fleet.lend(function, give_up=lambda: lease.over or shop.draining()) as runner:
@@ -141,6 +144,7 @@ class Attempt:
                 self._started_at = shop.now()
                 outcome = runner.run(task, on_log=self._on_log(lease), on_progress=self._on_progress(lease))
                 self._runner = None
+            failpoint("attempt.ran")
         except StartFailed as error:
             # The function's fault, not the job's: placement fails all waiting jobs of the revision after the third
             # permanent one, with this traceback. Until then the job goes back, uncounted.
@@ -174,6 +178,7 @@ class Attempt:
             for skipped in found.skipped:
                 self._log.add("agent", f"output {skipped.name!r} is not published: {skipped.reason}")
             outputs = tuple(self._pack(function, file) for file in found.files)
+            failpoint("attempt.packed")
         except (OutputRefused, _Unplaceable) as error:
             fault = JobError(
                 code="output_refused", message=str(error), hint="Write fewer files, or name them otherwise."
@@ -181,6 +186,7 @@ class Attempt:
             return self._end(function, End("failed", fault, cost=cost, run_s=outcome.seconds))
         if self._input_changed():
             return self._end(function, _superseded(self._job, cost))
+        failpoint("attempt.input_looked_at")
         end = End("succeeded", outputs=outputs, cost=cost, run_s=outcome.seconds, started_at=self._started_at)
         return self._end(function, end)
 
@@ -229,6 +235,7 @@ class Attempt:
         while True:
             try:
                 self._store_log()
+                failpoint("attempt.log_stored")
                 manifest = finish(shop.ledger, shop.record, self._claim, function, end, shop.lease_s, shop.now)
                 return f"{manifest.state}" if manifest else "stale"
             except ServiceUnavailable:
@@ -253,6 +260,7 @@ class Attempt:
     def _give_back(self, delay_s: float, *, count: bool, why: str, error: JobError | None = None) -> str:
         try:
             self._store_log()
+            failpoint("attempt.giving_back")
             self._shop.ledger.give_back(self._claim.token, delay_s=delay_s, count=count, why=why, error=error)
         except ServiceUnavailable as fault:
             log.warning("attempt.left_to_lease", error=str(fault))

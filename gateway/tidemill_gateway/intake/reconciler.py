@@ -24,6 +24,7 @@ from typing import TypeVar
 import structlog
 
 from tidemill.errors import TidemillError
+from tidemill.failpoints import failpoint
 from tidemill.ledger.api import Ledger, NewJob
 from tidemill.record import Record
 from tidemill.store import ObjectInfo, Store
@@ -184,6 +185,7 @@ class Reconciler:
         if not ids:
             return
         known = self._ledger.known(ids)
+        failpoint("reconciler.page_asked")
         new = {
             (info.bucket, info.key): info
             for job_id, info, is_known in zip(ids, infos, known, strict=True)
@@ -248,6 +250,7 @@ class Reconciler:
     def _again(self, entry: Open) -> None:
         function, job_id, generation = entry
         request = self._record.get_request(function, job_id, generation)
+        failpoint("reconciler.request_read")
         if request is None or self._clock() - request.created_at < _YOUNG_REQUEST_S:
             return
         found = self._catalogue.current().functions.get(function) or self._record.get_function(function)

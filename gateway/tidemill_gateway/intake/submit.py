@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 
+from tidemill.failpoints import failpoint
 from tidemill.ledger.api import Ledger, NewJob, Submitted
 from tidemill.models import BucketEvent, FunctionRecord, JobInput, Trigger, object_job_id
 from tidemill.store import ObjectInfo, Store
@@ -51,6 +52,7 @@ class Submitter:
             LedgerUnavailable: Redis does not answer, or has no epoch.
         """
         submitted = self._ledger.submit(job)
+        failpoint("intake.submitted")
         if submitted.agent is not None:
             self._ring(submitted.agent, submitted.job_id, job.function)
         return submitted
@@ -97,6 +99,7 @@ class Submitter:
             params = table.defaults.get(record.name, {})
             job = object_job(record, ids[record.name], info, hop, params, look_first=look_first)
             started = time.perf_counter()
+            failpoint("intake.looked_at")
             submitted = self.submit(job)
             created += submitted.created
             if submitted.created:
