@@ -125,7 +125,7 @@ def http_page() -> str:
         "",
         "The gateway serves the whole description at `/openapi.json` and a page to try it at `/docs`.",
         "Every route but `/healthz` wants `Authorization: Bearer TOKEN`; `tidemill status` prints the token.",
-        "A refusal is a problem document (RFC 9457) with `code`, `detail`, `hint`, `request_id`: see [errors](errors.md).",
+        "A refusal is a problem document (RFC 9457) with `code`, `detail`, `hint`, `request_id`: [errors](errors.md).",
         "",
         "| route | what it does |",
         "|---|---|",
