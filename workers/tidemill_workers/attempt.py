@@ -3,6 +3,8 @@
 The claim is made by the caller; everything after it happens here, in one thread, and whatever happens leads to one of
 four ends: the job is finished through `tidemill.record.ending` (success, failure, cancel, superseded), given back to
 the queue (retry, drain, trouble of ours), found finished already, or left to the lease when nothing answers any more.
+An error that nobody foresaw counts as a failed attempt and is told with its traceback, so that it neither hides behind
+an expired lease nor repeats for ever.
 
 Order matters in two places. The input is looked at *after* the run and before the commit: if it changed, the result
 belongs to bytes that are gone, and the job ends as superseded. The log is stored before the commit, so that whoever
@@ -16,6 +18,7 @@ import hashlib
 import shutil
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +97,8 @@ class Attempt:
                     said = self._after_closed(lease)
                 except OSError as error:  # a full disk, too many open files: this host's trouble, not the job's
                     said = self._give_back(5.0, count=False, why=f"trouble on {self._shop.agent}: {error}")
+                except Exception as error:
+                    said = self._broke(error)
             log.info("attempt.ended", outcome=said, seconds=round(time.monotonic() - began, 3))
 
     def _work(self, lease: Lease) -> str:
@@ -256,6 +261,24 @@ class Attempt:
             function = self._shop.find(self._job.function)
             return self._end(function, End("cancelled", JobError(code="cancelled", message="cancelled before it ran")))
         return self._give_back(0.0, count=False, why="the agent was stopped")
+
+    def _broke(self, error: Exception) -> str:
+        """A fault of Tidemill's own: told like one of the function's, and tried as often."""
+        log.exception("attempt.broke")
+        fault = JobError(
+            code="internal",
+            message=f"Tidemill itself failed on {self._shop.agent}: {type(error).__name__}: {error}"[:1000],
+            traceback="".join(traceback.format_exception(error)),
+            log_tail=self._log.tail(),
+            hint="Report this with the agent's log; `tidemill job retry ID` tries again.",
+        )
+        if self._claim.token.attempt < self._claim.max_attempts:
+            why = f"{fault.code}: {fault.message}"[:500]
+            return self._give_back(_backoff_s(self._claim.token.attempt), count=True, why=why, error=fault)
+        try:
+            return self._end(self._shop.find(self._job.function), End("failed", fault))
+        except ServiceUnavailable as gone:
+            return self._give_back(0.5, count=False, why=f"no answer: {gone}")
 
     def _give_back(self, delay_s: float, *, count: bool, why: str, error: JobError | None = None) -> str:
         try:

@@ -57,7 +57,8 @@ def serve(redis_url: str, agent: Agent, log_level: str) -> None:
     signals.worker_ready.connect(ready, weak=False)
     signals.worker_shutting_down.connect(stopping, weak=False)
     # Twice as many threads as slots: one fetches the next input, or publishes, while another one's function runs.
-    argv = ["worker", "-P", "threads", "-c", str(2 * agent.pool.slots), "-n", f"{agent.pool.name}@{agent.name}"]
+    app.conf.worker_pool = "tidemill_workers.agent.pool:WakingPool"
+    argv = ["worker", "-c", str(2 * agent.pool.slots), "-n", f"{agent.pool.name}@{agent.name}"]
     argv += ["--without-gossip", "--without-mingle", "--loglevel", "WARNING" if log_level == "info" else log_level]
     try:
         app.worker_main(argv)

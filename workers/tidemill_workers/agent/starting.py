@@ -7,7 +7,7 @@ from pathlib import Path
 
 import structlog
 
-from tidemill.errors import ServiceUnavailable
+from tidemill.errors import InvalidSpec, NotFound, ServiceUnavailable
 from tidemill.ledger.api import Ledger
 from tidemill.models import FunctionRecord, JobError
 from tidemill_workers.agent.code import CodeCache
@@ -58,21 +58,22 @@ class Starter:
         """Give a started runner of this revision.
 
         Raises:
-            StartFailed: when the environment cannot be built, or the handler cannot be loaded.
-            TidemillError: when the code cannot be fetched.
+            StartFailed: when the code is gone or damaged, the environment cannot be built, or the handler not loaded.
+            ServiceUnavailable: when the store or the ledger does not answer.
         """
         try:
             runner = self._start(function)
-        except (RunnerStartFailed, EnvironmentFailed) as error:
+        except (RunnerStartFailed, EnvironmentFailed, InvalidSpec, NotFound) as error:
             fault = JobError(
                 code="start_failed",
                 message=str(error),
                 traceback=getattr(error, "traceback", "") or "",
-                log_tail=error.log_tail or "",
+                log_tail=getattr(error, "log_tail", "") or "",
                 hint="Mend the function or its requirements and deploy it again.",
             )
             log.warning("runner.start_failed", function=function.name, revision=function.revision, error=str(error))
-            starts = self._ledger.start_failed(function.name, function.revision, fault, error.permanent)
+            permanent = getattr(error, "permanent", True)  # code that is gone or damaged stays so
+            starts = self._ledger.start_failed(function.name, function.revision, fault, permanent)
             raise StartFailed(fault, starts) from error
         try:
             self._ledger.start_succeeded(function.name, function.revision)
