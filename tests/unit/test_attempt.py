@@ -236,6 +236,22 @@ def test_a_failed_start_gives_the_job_back_uncounted(scene: Scene) -> None:
     assert any("no module named x" in (event.detail or "") for event in job.history)
 
 
+def test_an_error_that_nobody_foresaw_is_counted_and_told(scene: Scene) -> None:
+    def behave(task: Task) -> Outcome:
+        raise ZeroDivisionError("a fault of ours")
+
+    scene.runner.behave = behave
+    job = scene.work(scene.claim(max_attempts=2))
+    assert (job.state, job.attempt) == (JobState.queued, 1), "given back at once, not left to its lease"
+    scene.ledger.begin_epoch(1, 0)
+    job = scene.work(scene.claim_again(job.id))
+    assert job.state is JobState.failed
+    assert job.error is not None
+    assert job.error.code == "internal"
+    assert "in behave" in job.error.traceback
+    assert "ZeroDivisionError: a fault of ours" in job.error.message
+
+
 def test_a_drained_agent_gives_back_what_it_has_not_started(scene: Scene) -> None:
     claim = scene.claim()
     scene.draining = True

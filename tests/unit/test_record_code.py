@@ -29,6 +29,8 @@ def archive_of(path: Path, name: str, *, kind: bytes = tarfile.REGTYPE, link: st
         ("hard", tarfile.LNKTYPE, "../evil"),
         ("pipe", tarfile.FIFOTYPE, ""),
         ("device", tarfile.CHRTYPE, ""),
+        ("/", tarfile.REGTYPE, ""),
+        ("n" * 300, tarfile.REGTYPE, ""),
     ],
 )
 def test_what_could_leave_the_folder_is_refused(tmp_path: Path, name: str, kind: bytes, link: str) -> None:
@@ -43,6 +45,30 @@ def test_what_could_leave_the_folder_is_refused(tmp_path: Path, name: str, kind:
 def test_an_absolute_name_lands_inside(tmp_path: Path) -> None:
     unpack(archive_of(tmp_path / "code", "/evil/file"), tmp_path / "into")
     assert (tmp_path / "into" / "evil" / "file").read_bytes() == b"x"
+
+
+def test_an_archive_is_unpacked_where_tarfile_has_no_filters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in Python 3.11.0 to 3.11.3; Debian 12 has 3.11.2."""
+    plain = tarfile.TarFile.extract
+
+    def extract(self: tarfile.TarFile, member: tarfile.TarInfo, path: str = "") -> None:
+        plain(self, member, path)
+
+    monkeypatch.setattr(tarfile.TarFile, "extract", extract)
+    monkeypatch.delattr(tarfile, "FilterError", raising=False)
+    monkeypatch.delattr(tarfile, "data_filter", raising=False)
+    unpack(archive_of(tmp_path / "code", "package/file"), tmp_path / "into")
+    assert (tmp_path / "into" / "package" / "file").read_bytes() == b"x"
+    with pytest.raises(InvalidSpec):
+        unpack(archive_of(tmp_path / "code", "../evil"), tmp_path / "into")
+
+
+def test_a_file_below_a_file_is_refused(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "code", "w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("name"))
+        tar.addfile(tarfile.TarInfo("name/below"))
+    with pytest.raises(InvalidSpec, match="beside each other"):
+        unpack(tmp_path / "code", tmp_path / "into")
 
 
 def test_a_bomb_is_refused_before_it_is_written(tmp_path: Path) -> None:

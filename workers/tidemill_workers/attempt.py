@@ -97,7 +97,7 @@ class Attempt:
                     said = self._after_closed(lease)
                 except OSError as error:  # a full disk, too many open files: this host's trouble, not the job's
                     said = self._give_back(5.0, count=False, why=f"trouble on {self._shop.agent}: {error}")
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001 - the boundary of one unit of work; it logs
                     said = self._broke(error)
             log.info("attempt.ended", outcome=said, seconds=round(time.monotonic() - began, 3))
 
