@@ -341,11 +341,12 @@ def test_a_presigned_upload_puts_an_object_that_can_be_named(lab: Lab, bucket: s
 
 def test_a_full_ledger_refuses_new_jobs_with_the_reason(lab: Lab, redis_url: str) -> None:
     with redis.Redis.from_url(redis_url) as connection:
+        before = connection.config_get("maxmemory")["maxmemory"]
         connection.config_set("maxmemory", str(connection.info("memory")["used_memory"] + 100_000))
         try:
             refused = wait_until(lambda: answer if (answer := _submit(lab)).status_code == 503 else None, 5)
         finally:
-            connection.config_set("maxmemory", "0")
+            connection.config_set("maxmemory", before)
 
     assert refused.json()["code"] == "ledger_full"
     assert "memory" in refused.json()["detail"]
