@@ -70,8 +70,9 @@ def running(
                 start_new_session=True,
             )
             try:
-                status = _status(process, state, environment, Path(output.name))
-                system = System(process, state, status, time.monotonic() - began)
+                _wait_ready(process, Path(output.name))
+                ready_s = time.monotonic() - began
+                system = System(process, state, _status(state, environment), ready_s)
                 client = system.client()
                 for function in functions:
                     client.deploy(function)
@@ -81,21 +82,17 @@ def running(
                 process.wait(40)
 
 
-def _status(process: subprocess.Popen[bytes], state: Path, env: Mapping[str, str], log: Path) -> dict[str, Any]:
+def _wait_ready(process: subprocess.Popen[bytes], log: Path) -> None:
     """Wait until `up` says that it is ready."""
     deadline = time.monotonic() + 90
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise RuntimeError(log.read_text(errors="replace")[-3000:])
-        if state.joinpath("runtime.json").exists() and b"ready" in log.read_bytes().lower():
-            done = subprocess.run(
-                [*TIDEMILL, "status", "--json", "--state-dir", str(state)],
-                env=dict(env),
-                capture_output=True,
-                text=True,
-            )
-            if done.returncode == 0:
-                found: dict[str, Any] = json.loads(done.stdout)
-                return found
+    while b"Ready." not in log.read_bytes():
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError("`tidemill up` is not ready:\n" + log.read_text(errors="replace")[-3000:])
         time.sleep(0.02)
-    raise RuntimeError("not ready after 90 s:\n" + log.read_text(errors="replace")[-3000:])
+
+
+def _status(state: Path, env: Mapping[str, str]) -> dict[str, Any]:
+    argv = [*TIDEMILL, "status", "--json", "--state-dir", str(state)]
+    done = subprocess.run(argv, env=dict(env), capture_output=True, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
