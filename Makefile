@@ -5,25 +5,31 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+# Two `make` at once in a fresh checkout share one .venv: the second waits, and then finds everything done.
+ALONE := $(PYTHON) requirements/alone.py
 
 .PHONY: demo test lint bench lock clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
-demo: $(VENV)/.local  ## start everything on loopback, run the main job, show the results
+demo:  ## start everything on loopback, run the main job, show the results
+	@$(ALONE) $(MAKE) --no-print-directory $(VENV)/.local
 	@$(BIN)/python examples/demo.py $(ARGS)
 
-test: $(VENV)/.dev  ## run every test
+test:  ## run every test
+	@$(ALONE) $(MAKE) --no-print-directory $(VENV)/.dev
 	@$(BIN)/python -m pytest $(ARGS)
 
-lint: $(VENV)/.dev  ## ruff, mypy, import contracts
+lint:  ## ruff, mypy, import contracts
+	@$(ALONE) $(MAKE) --no-print-directory $(VENV)/.dev
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-bench: $(VENV)/.dev  ## measure, and print the tables of docs/reference/benchmarks.md
+bench:  ## measure, and print the tables of docs/reference/benchmarks.md
+	@$(ALONE) $(MAKE) --no-print-directory $(VENV)/.dev
 	@$(BIN)/python -m bench $(ARGS)
 
 lock: $(VENV)/.uv  ## write requirements/*.txt again from pyproject.toml
@@ -35,7 +41,7 @@ clean:  ## remove the virtual environment and caches
 $(VENV)/.uv: requirements/uv.txt
 	@echo "Making the virtual environment .venv ..."
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Tidemill needs Python 3.11 or newer; say which with: make PYTHON=python3.12"; exit 2; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || { echo "Python's venv is needed; on Debian and Ubuntu: apt install python3-venv"; rm -rf $(VENV); exit 2; }
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/uv.txt
 	@touch $@
 
