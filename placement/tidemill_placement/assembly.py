@@ -25,6 +25,7 @@ from tidemill_placement.crew import Crew
 from tidemill_placement.endings import Endings
 from tidemill_placement.epoch import EpochKeeper
 from tidemill_placement.feeder import Feeder
+from tidemill_placement.lead import Lead
 from tidemill_placement.planner import Planner
 from tidemill_placement.rebuild import rebuild
 from tidemill_placement.scalers import LocalScaler, Scaler
@@ -74,7 +75,8 @@ def assemble(
     scalers: list[Scaler] = []
     if settings.local.control is not None:
         scalers.append(LocalScaler.connect(settings.local.control, grace_s=agent.drain_s + 5))
-    endings = Endings(ledger, record, holder, agent.lease_s)
+    lead = Lead()
+    endings = Endings(ledger, record, holder, agent.lease_s, lead)
     clock = ServerTime()
     rules = Rules(
         value_of_time_usd_per_hour=placement.value_of_time_usd_per_hour, idle_timeout_s=placement.idle_timeout_s
@@ -82,11 +84,12 @@ def assemble(
     crew = Crew(scalers, gone=ledger.agent_gone)
     return Service(
         ledger=ledger,
-        planner=Planner(ledger, record, bell, endings, crew, workers, rules, placement.tick_s, clock),
-        sweeper=Sweeper(ledger, endings, bell, holder, agent.lease_s, agent.lease_s, workers),
+        planner=Planner(ledger, record, bell, endings, crew, workers, rules, placement.tick_s, clock, lead),
+        sweeper=Sweeper(ledger, endings, bell, holder, agent.lease_s, agent.lease_s, workers, lead=lead),
         keeper=EpochKeeper(ledger, record, lambda: rebuild(ledger, record)),
         feeder=Feeder(ledger, events) if events is not None else None,
         clock=clock,
+        lead=lead,
         holder=holder,
         timing=Timing(placement.tick_s, placement.sweep_s, placement.leader_ttl_s),
     )

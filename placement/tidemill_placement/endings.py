@@ -15,6 +15,7 @@ from tidemill.ledger.api import Claim, Ledger
 from tidemill.models import FunctionRecord, JobError, Placement
 from tidemill.record import Record
 from tidemill.record.ending import End, finish, resume
+from tidemill_placement.lead import Lead
 
 log = structlog.get_logger(__name__)
 
@@ -22,11 +23,12 @@ log = structlog.get_logger(__name__)
 class Endings:
     """Ends jobs in the ledger and in the bucket. Each call may take some round trips to the store."""
 
-    def __init__(self, ledger: Ledger, record: Record, holder: str, lease_s: float) -> None:
+    def __init__(self, ledger: Ledger, record: Record, holder: str, lease_s: float, lead: Lead | None = None) -> None:
         self._ledger = ledger
         self._record = record
         self._holder = holder
         self._lease_s = lease_s
+        self._lead = lead or Lead()
 
     def no_capacity(self, job_id: str, reason: str, placement: Placement, function: FunctionRecord | None) -> bool:
         """Fail a waiting job that no pool can ever run."""
@@ -66,7 +68,7 @@ class Endings:
         return self._guarded(claim, lambda: resume(self._ledger, self._record, claim, self._lease_s))
 
     def _seize(self, job_id: str, function: FunctionRecord | None, end: End) -> bool:
-        claim = self._ledger.seize(job_id, self._holder, self._lease_s)
+        claim = self._ledger.seize(job_id, self._holder, self._lease_s, fence=self._lead.fence)
         if claim is None:
             return False
         return self._guarded(claim, lambda: finish(*self._of(claim, function, end)))

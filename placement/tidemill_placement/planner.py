@@ -23,6 +23,7 @@ from tidemill.record import Record
 from tidemill_placement.core import Agent, Plan, Pool, Queue, Release, Rules, Runner, Waiting, World, plan
 from tidemill_placement.crew import Crew
 from tidemill_placement.endings import Endings
+from tidemill_placement.lead import Lead
 from tidemill_placement.servertime import ServerTime
 from tidemill_placement.sweeper import Bell
 from tidemill_placement.view import View
@@ -64,6 +65,7 @@ class Planner:
         rules: Rules,
         tick_s: float,
         clock: ServerTime,
+        lead: Lead | None = None,
     ) -> None:
         self._ledger = ledger
         self._record = record
@@ -74,6 +76,8 @@ class Planner:
         self._rules = rules
         self._tick_s = tick_s
         self._clock = clock
+        self._lead = lead or Lead()
+        self._fence: int | None = None
         self._one_at_a_time = threading.Lock()
         self.view = View()
         self.reset()
@@ -109,6 +113,7 @@ class Planner:
             return self._turn(lines)
 
     def _turn(self, lines: Iterable[Transition]) -> Turn:
+        self._fence = self._lead.fence  # of one turn: one that was begun under an old lease is refused to its end
         self.view.apply(lines)
         now = self._clock.now()
         self._read_specs()
@@ -267,7 +272,8 @@ class Planner:
         self._release(decided.releases, by_name)
         for name in decided.stops:
             if name not in self._drained:
-                self._ledger.drain_agent(name)
+                if not self._ledger.drain_agent(name, fence=self._fence):
+                    continue  # another one leads, and decides whether it stops
                 self._drained.add(name)
             self._crew.stop(name, world.now)
         for pool, count in decided.starts.items():
@@ -278,12 +284,13 @@ class Planner:
             self._end(item.job_id, work)
         self._note(decided, world)
         if decided.scaling != self._scaling:
-            self._ledger.set_scaling(decided.scaling)
-            self._scaling = decided.scaling
+            done = self._ledger.set_scaling(decided.scaling, fence=self._fence)
+            self._scaling = decided.scaling if done else None
 
     def _set_wanted(self, name: str, wanted: Mapping[str, int], now: float) -> None:
         before = self._wanted.get(name, {})
-        self._ledger.set_wanted(name, wanted)
+        if not self._ledger.set_wanted(name, wanted, fence=self._fence):
+            return
         self._wanted[name] = wanted
         for key, slots in wanted.items():
             if slots > before.get(key, 0):
@@ -294,8 +301,9 @@ class Planner:
             grant = decided.grants.get(function)
             agents = dict(grant.agents) if grant is not None else {}
             left = {agent: n for agent, n in self.view.grants.get(function, {}).items() if n > 0}
-            if agents != left:
-                self._ledger.set_grants(function, agents, grant.placement if grant is not None else None)
+            placement = grant.placement if grant is not None else None
+            if agents != left and not self._ledger.set_grants(function, agents, placement, fence=self._fence):
+                continue
             if agents:
                 self.view.grants[function] = agents
             else:
@@ -305,7 +313,7 @@ class Planner:
         sent: dict[str, list[Release]] = {}
         for release in releases:
             self.view.released(release.job_id)
-            if self._ledger.release(release.job_id, release.agent, release.placement):
+            if self._ledger.release(release.job_id, release.agent, release.placement, fence=self._fence):
                 sent.setdefault(release.agent, []).append(release)
                 self._noted.pop(release.job_id, None)
             else:
@@ -329,7 +337,7 @@ class Planner:
                 if len(self._noted) > _NOTES_KEPT:
                     self._noted.clear()
                 self._noted[job_id] = gist
-                self._ledger.note_placement(job_id, placement)
+                self._ledger.note_placement(job_id, placement, fence=self._fence)
                 told += 1
 
 

@@ -8,7 +8,8 @@
     feed    Flower's rows
 
 Each is a small loop over blocking calls in threads. An outage of Redis or the store ends none of them: they log, pause
-and try again. A leader that could not renew in time stops all of them before its lease is over.
+and try again. A leader that could not renew in time stops all of them before its lease is over; one that was paused for
+longer finds its calls refused, because they carry the fence of its lease (`lead.py`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tidemill.errors import LedgerUnavailable, ServiceUnavailable
 from tidemill.ledger.api import Ledger, Transition
 from tidemill_placement.epoch import Deposed, EpochKeeper
 from tidemill_placement.feeder import Feeder
+from tidemill_placement.lead import Lead
 from tidemill_placement.planner import Planner
 from tidemill_placement.servertime import ServerTime
 from tidemill_placement.sweeper import Sweeper
@@ -63,6 +65,7 @@ class Service:
     keeper: EpochKeeper
     feeder: Feeder | None
     clock: ServerTime
+    lead: Lead
     holder: str
     timing: Timing = Timing()
     stop: asyncio.Event = field(default_factory=asyncio.Event)
@@ -96,7 +99,10 @@ class Service:
         except ServiceUnavailable as error:
             log.warning("leader.lease_failed", error=str(error))
             return False
-        return fence is not None
+        if fence is None:
+            return False
+        self.lead.fence = fence
+        return True
 
     async def _resign(self) -> None:
         try:
@@ -107,6 +113,7 @@ class Service:
     async def _lead(self) -> None:
         log.info("leader.begins", holder=self.holder)
         self.leads = True
+        await asyncio.to_thread(self.planner.reset)
         self._begin_anew()
         async with asyncio.TaskGroup() as group:
             group.create_task(self._renew())
@@ -138,15 +145,23 @@ class Service:
             await asyncio.sleep(ttl_s / 3)
             asked = time.monotonic()
             try:
-                fence = await asyncio.to_thread(self.ledger.acquire, LEASE, self.holder, ttl_s)
+                await self._renew_once()
             except ServiceUnavailable as error:
                 log.warning("leader.lease_failed", error=str(error))
                 if time.monotonic() - held > ttl_s:
                     raise Deposed("the lease could not be renewed in time") from error
                 continue
-            if fence is None:
-                raise Deposed("somebody else has the lease")
             held = asked
+
+    async def _renew_once(self) -> None:
+        fence = await asyncio.to_thread(self.ledger.acquire, LEASE, self.holder, self.timing.leader_ttl_s)
+        if fence is None:
+            raise Deposed("somebody else has the lease")
+        if fence != self.lead.fence:
+            # Redis lost the lease, or it was over before we came: what was refused meanwhile is to be done again.
+            self.lead.fence = fence
+            await asyncio.to_thread(self.planner.reset)
+            self._begin_anew()
 
     async def _first_epoch(self) -> None:
         """Without an epoch no call works, so it comes first, with its rebuild. Later ones go on beside the work."""
@@ -223,6 +238,7 @@ class Service:
     async def _keep_once(self) -> None:
         self._no_epoch.clear()
         if await asyncio.to_thread(self.keeper.keep):
+            await self._renew_once()  # a Redis that is new has lost our lease too
             await asyncio.to_thread(self.planner.reset)
             self._begin_anew()
 

@@ -11,6 +11,7 @@ import structlog
 from tidemill.failpoints import failpoint
 from tidemill.ledger.api import Ledger
 from tidemill_placement.endings import Endings
+from tidemill_placement.lead import Lead
 from tidemill_placement.view import pool_of
 
 log = structlog.get_logger(__name__)
@@ -41,6 +42,7 @@ class Sweeper:
         agent_ttl_s: float,
         workers: Executor,
         pool: Callable[[str], str] = pool_of,
+        lead: Lead | None = None,
     ) -> None:
         self._ledger = ledger
         self._endings = endings
@@ -50,12 +52,13 @@ class Sweeper:
         self._agent_ttl_s = agent_ttl_s
         self._workers = workers
         self._pool = pool
+        self._lead = lead or Lead()
 
     def sweep(self) -> int:
         """Sweep until nothing is left. Gives the number of things that were found."""
-        found = 0
+        found, fence = 0, self._lead.fence
         while True:
-            swept = self._ledger.sweep(self._holder, self._lease_s, self._agent_ttl_s)
+            swept = self._ledger.sweep(self._holder, self._lease_s, self._agent_ttl_s, fence=fence)
             failpoint("sweep.swept")
             for agent in swept.ring:
                 self._bell.ring(self._pool(agent), agent)

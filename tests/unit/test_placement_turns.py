@@ -13,6 +13,7 @@ from tidemill.testing import MemoryLedger, MemoryStore
 from tidemill_placement.core import Rules
 from tidemill_placement.crew import Crew
 from tidemill_placement.endings import Endings
+from tidemill_placement.lead import Lead
 from tidemill_placement.planner import Planner
 from tidemill_placement.scalers import AgentState, ScalerError
 from tidemill_placement.servertime import ServerTime
@@ -90,12 +91,15 @@ class House:
         self.bell, self.processes = Bell(), Processes()
         numbers = iter(range(1, 1000))
         self.crew = Crew([self.processes], self.ledger.agent_gone, lambda pool: f"{pool}-{next(numbers):06x}")
-        self.endings = Endings(self.ledger, self.record, "me", 15.0)
+        self.lead = Lead()
+        self.endings = Endings(self.ledger, self.record, "me", 15.0, self.lead)
         clock = ServerTime(lambda: self.now)
         workers: Any = Now()
         rules = Rules(idle_timeout_s=10.0)
-        self.planner = Planner(self.ledger, self.record, self.bell, self.endings, self.crew, workers, rules, 1.0, clock)
-        self.sweeper = Sweeper(self.ledger, self.endings, self.bell, "me", 15.0, 15.0, workers)
+        self.planner = Planner(
+            self.ledger, self.record, self.bell, self.endings, self.crew, workers, rules, 1.0, clock, self.lead
+        )
+        self.sweeper = Sweeper(self.ledger, self.endings, self.bell, "me", 15.0, 15.0, workers, lead=self.lead)
         self._position = "0"
 
     def function(self, name: str = "ocr", revision: str = "r1", **spec: Any) -> FunctionRecord:
@@ -401,3 +405,64 @@ def test_a_task_that_the_ledger_does_not_know_is_dropped_after_a_while(house: Ho
         house.beat("p-a")
         house.turn(2.0)
     assert house.planner.view.tasks == {}
+
+
+def _leads(house: House, holder: str) -> None:
+    house.lead.fence = house.ledger.acquire("placement", holder, 6.0)
+    assert house.lead.fence is not None
+
+
+def test_a_leader_that_was_paused_beyond_its_lease_finds_every_write_refused(house: House) -> None:
+    """Two services over one ledger: the first is stopped between reading and writing, the second takes over."""
+    house.function()
+    house.function("lost", resources={"gpu": {"memory": "4Gi"}})
+    house.pool()
+    house.beat("p-a")
+    _leads(house, "first")
+    house.submit(_id(1))
+    house.submit(_id(2), "lost")
+    ledger, real_plan = house.ledger, house.planner._ledger
+    wrote: list[str] = []
+
+    class Paused:
+        """Another leader comes just before the first write of this turn."""
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ("release", "set_wanted", "set_grants", "set_scaling", "note_placement", "drain_agent"):
+                if not wrote:
+                    house.now += 6.5
+                    assert ledger.acquire("placement", "second", 6.0) is not None, "one lease was enough"
+                wrote.append(name)
+            return getattr(ledger, name)
+
+    paused: Any = Paused()
+    house.planner._ledger = paused
+    house.turn()
+    assert {"release", "set_wanted"} <= set(wrote)
+    assert house.state(_id(1)) is JobState.queued and house.state(_id(2)) is JobState.queued
+    assert house.bell.rings == []
+    assert house.ledger.scaling() == {}
+    assert not house.ledger.heartbeat(AgentReport("p-a", "p", 1)).told
+    # It leads again: what was refused is done now, nothing is taken for done.
+    house.now += 6.5
+    house.planner._ledger = real_plan
+    _leads(house, "first")
+    house.beat("p-a")
+    house.turn()
+    assert house.state(_id(1)) is JobState.released and house.state(_id(2)) is JobState.failed
+    assert house.ledger.heartbeat(AgentReport("p-a", "p", 1)).wanted == {"ocr@r1": 1}
+    assert house.ledger.scaling() != {}
+
+
+def test_the_sweep_of_a_deposed_leader_takes_no_job(house: House) -> None:
+    house.function()
+    house.pool()
+    house.beat("p-a")
+    _leads(house, "first")
+    house.submit(_id(1))
+    house.turn()
+    assert len(house.ledger.claim("p-a", 1, 1.0)) == 1
+    house.now += 6.5
+    assert house.ledger.acquire("placement", "second", 6.0) is not None
+    assert house.sweeper.sweep() == 0
+    assert house.state(_id(1)) is JobState.running

@@ -27,17 +27,24 @@ class AgentCalls:
             for _, seen, text, released, running in self._connection.run("agents")
         ]
 
-    def set_wanted(self, agent: str, wanted: Mapping[str, int]) -> None:
-        self._connection.run("set_wanted", agent, wire.dumps(dict(wanted)))
+    def set_wanted(self, agent: str, wanted: Mapping[str, int], *, fence: int | None = None) -> bool:
+        return bool(self._connection.run("set_wanted", agent, wire.dumps(dict(wanted)), wire.fence_arg(fence)))
 
-    def set_grants(self, function: str, grants: Mapping[str, int], placement: Placement | None = None) -> None:
-        args: list[Arg] = [function, wire.dumps(wire.plain(placement)) if placement else ""]
+    def set_grants(
+        self,
+        function: str,
+        grants: Mapping[str, int],
+        placement: Placement | None = None,
+        *,
+        fence: int | None = None,
+    ) -> bool:
+        args: list[Arg] = [function, wire.dumps(wire.plain(placement)) if placement else "", wire.fence_arg(fence)]
         for agent, number in grants.items():
             args += (agent, number)
-        self._connection.run("set_grants", *args)
+        return bool(self._connection.run("set_grants", *args))
 
-    def set_scaling(self, numbers: Mapping[str, int]) -> None:
-        self._connection.command("SET", self._connection.keys.one("scaling"), wire.dumps(dict(numbers)))
+    def set_scaling(self, numbers: Mapping[str, int], *, fence: int | None = None) -> bool:
+        return bool(self._connection.run("set_scaling", wire.dumps(dict(numbers)), wire.fence_arg(fence)))
 
     def scaling(self) -> dict[str, int]:
         text = self._connection.command("GET", self._connection.keys.one("scaling"))

@@ -14,6 +14,8 @@ Rules that hold for every call:
 - A repeated call is harmless and gives the same reply, or one that says what is there already.
 - Stale fences, doubled calls and missing jobs are replies. Exceptions mean that Redis itself did not answer
   (`LedgerUnavailable`), or that it holds no epoch yet (`LedgerUnavailable` with code `no_epoch`).
+- `fence` is what `acquire("placement", ...)` gave the leader who calls. When another leader has come since, the call
+  changes nothing and says so (false, None, nothing found). Callers that are no leader leave it out.
 - Time is the server's. All times in replies are seconds since 1970 (UTC).
 """
 
@@ -301,18 +303,18 @@ class Ledger(Protocol):
             LedgerUnavailable: with code `ledger_full` at the server's memory limit.
         """
 
-    def release(self, job_id: str, agent: str, placement: Placement) -> bool:
+    def release(self, job_id: str, agent: str, placement: Placement, *, fence: int | None = None) -> bool:
         """Bind a queued job to an agent. False when it is not queued any more, was cancelled, or the agent is gone or
         draining. Afterwards the caller rings the agent's doorbell."""
 
-    def note_placement(self, job_id: str, placement: Placement) -> bool:
+    def note_placement(self, job_id: str, placement: Placement, *, fence: int | None = None) -> bool:
         """Store why a queued job still waits (all candidates and reasons). False when it is not queued."""
 
     def claim(self, agent: str, limit: int, lease_s: float) -> list[Claim]:
         """Give the agent up to `limit` of its released jobs, oldest first. Attempts are counted here. A claim with
         attempt > 1, of a job marked look_first, or in another epoch than its submit, has `look_first`."""
 
-    def seize(self, job_id: str, by: str, lease_s: float) -> Claim | None:
+    def seize(self, job_id: str, by: str, lease_s: float, *, fence: int | None = None) -> Claim | None:
         """Take a queued or released job out of the queue to end it without a run (cancel, no capacity, deleted
         function). Counts no attempt (`token.attempt` stays). The state becomes running, without an agent; when the
         lease ends first, the sweep queues it again. None when it is not queued or released."""
@@ -340,7 +342,9 @@ class Ledger(Protocol):
         """Ask for a cancel. A queued or released job is seized for the caller, who commits the cancel. A running one
         is marked: its agent hears of it with the next renewal. Gives the state before, None for no such job."""
 
-    def sweep(self, by: str, lease_s: float, agent_ttl_s: float, limit: int = 200) -> Swept:
+    def sweep(
+        self, by: str, lease_s: float, agent_ttl_s: float, limit: int = 200, *, fence: int | None = None
+    ) -> Swept:
         """Mend what time has broken; cost goes with what it finds. Expired leases: running jobs with attempts left are
         queued again, others are seized (`exhausted`); committed ones are handed over (`unpublished`). Released jobs of
         agents that are gone or silent for `agent_ttl_s` are queued again; agents with jobs released over 2 s ago and
@@ -394,14 +398,23 @@ class Ledger(Protocol):
     # -- agents --------------------------------------------------------------------------------------------------
     def heartbeat(self, report: AgentReport) -> HeartbeatReply: ...
     def agents(self) -> list[AgentReport]: ...
-    def set_wanted(self, agent: str, wanted: Mapping[str, int]) -> None: ...
-    def drain_agent(self, agent: str) -> None:
+    def set_wanted(self, agent: str, wanted: Mapping[str, int], *, fence: int | None = None) -> bool:
+        """Say which runners an agent shall have. False for an unknown agent."""
+
+    def drain_agent(self, agent: str, *, fence: int | None = None) -> bool:
         """The agent gets no more jobs: release and claim refuse, its released jobs are queued again."""
 
-    def set_grants(self, function: str, grants: Mapping[str, int], placement: Placement | None = None) -> None:
+    def set_grants(
+        self,
+        function: str,
+        grants: Mapping[str, int],
+        placement: Placement | None = None,
+        *,
+        fence: int | None = None,
+    ) -> bool:
         """Replace the grants of a function: the next n submits go straight to that agent, with that placement."""
 
-    def set_scaling(self, numbers: Mapping[str, int]) -> None:
+    def set_scaling(self, numbers: Mapping[str, int], *, fence: int | None = None) -> bool:
         """Replace the numbers that outside scalers read: `pool` -> agents wanted, `pool/function` -> slots wanted."""
 
     def scaling(self) -> dict[str, int]:

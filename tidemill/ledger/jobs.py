@@ -38,18 +38,20 @@ class JobCalls:
         found = JobState(state) if state else None
         return Submitted(job.id, bool(created), found, int(generation), bool(settled), agent or None)
 
-    def release(self, job_id: str, agent: str, placement: Placement) -> bool:
-        return bool(self._connection.run("release", job_id, agent, wire.dumps(wire.plain(placement))))
+    def release(self, job_id: str, agent: str, placement: Placement, *, fence: int | None = None) -> bool:
+        text = wire.dumps(wire.plain(placement))
+        return bool(self._connection.run("release", job_id, agent, text, wire.fence_arg(fence)))
 
-    def note_placement(self, job_id: str, placement: Placement) -> bool:
-        return bool(self._connection.run("note_placement", job_id, wire.dumps(wire.plain(placement))))
+    def note_placement(self, job_id: str, placement: Placement, *, fence: int | None = None) -> bool:
+        text = wire.dumps(wire.plain(placement))
+        return bool(self._connection.run("note_placement", job_id, text, wire.fence_arg(fence)))
 
     def claim(self, agent: str, limit: int, lease_s: float) -> list[Claim]:
         replies = self._connection.run_again("claim", agent, limit, wire.micros(lease_s), _nonce())
         return [wire.read_claim(reply) for reply in replies]
 
-    def seize(self, job_id: str, by: str, lease_s: float) -> Claim | None:
-        reply = self._connection.run("seize", job_id, by, wire.micros(lease_s), _nonce())
+    def seize(self, job_id: str, by: str, lease_s: float, *, fence: int | None = None) -> Claim | None:
+        reply = self._connection.run("seize", job_id, by, wire.micros(lease_s), _nonce(), wire.fence_arg(fence))
         return wire.read_claim(reply) if reply else None
 
     def renew(self, tokens: Sequence[Token], lease_s: float) -> list[Renewal]:
@@ -83,10 +85,12 @@ class JobCalls:
         before, *seized = self._connection.run("cancel", job_id, by, wire.micros(lease_s), _nonce())
         return (JobState(before) if before else None), (wire.read_claim(seized[0]) if seized else None)
 
-    def sweep(self, by: str, lease_s: float, agent_ttl_s: float, limit: int = 200) -> Swept:
+    def sweep(
+        self, by: str, lease_s: float, agent_ttl_s: float, limit: int = 200, *, fence: int | None = None
+    ) -> Swept:
         times = (wire.micros(lease_s), wire.micros(agent_ttl_s))
         requeued, exhausted, unpublished, ring, dead, more = self._connection.run(
-            "sweep", by, *times, limit, _nonce(), wire.micros(_UNCLAIMED_S)
+            "sweep", by, *times, limit, _nonce(), wire.micros(_UNCLAIMED_S), wire.fence_arg(fence)
         )
         return Swept(
             requeued=tuple(requeued),
@@ -98,17 +102,17 @@ class JobCalls:
         )
 
     def agent_gone(self, agent: str) -> int:
-        return self._take_back("agent_gone", agent)
-
-    def drain_agent(self, agent: str) -> None:
-        self._take_back("drain_agent", agent)
-
-    def _take_back(self, name: str, agent: str) -> int:
         total, more = 0, 1
         while more:
-            found, more = self._connection.run(name, agent, _CHUNK)
+            found, more = self._connection.run("agent_gone", agent, _CHUNK)
             total += found
         return total
+
+    def drain_agent(self, agent: str, *, fence: int | None = None) -> bool:
+        found, more = 0, 1
+        while more:
+            found, more = self._connection.run("drain_agent", agent, _CHUNK, wire.fence_arg(fence))
+        return bool(found >= 0)
 
     def expire(self, before: float, limit: int = 1000) -> int:
         return int(self._connection.run("expire", wire.micros(before), limit))

@@ -92,6 +92,11 @@ def token_args(token: Token) -> tuple[str, int, int, int, str]:
     return token.job_id, token.generation, token.epoch, token.attempt, token.nonce
 
 
+def fence_arg(fence: int | None) -> int | str:
+    """The fence of a leader's lease as the scripts take it; empty for calls that no leader makes."""
+    return "" if fence is None else fence
+
+
 def pairs(flat: Sequence[str]) -> dict[str, str]:
     """A flat list of names and values as a dictionary."""
     return dict(zip(flat[::2], flat[1::2], strict=True))

@@ -44,6 +44,7 @@ class MemoryJobs:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._epoch: tuple[int, int] | None = None
+        self._fences: dict[str, int] = {}
         self._jobs: dict[str, Held] = {}
         self._by_state: dict[JobState, dict[str, Held]] = {state: {} for state in JobState}
         self._settled: set[tuple[int, int]] = set()
@@ -64,6 +65,9 @@ class MemoryJobs:
         if self._epoch is None:
             raise LedgerUnavailable("the ledger holds no epoch yet", code="no_epoch")
         return self._epoch[0]
+
+    def _deposed(self, fence: int | None) -> bool:
+        return fence is not None and self._fences.get("placement") != fence
 
     def _position(self, now: int) -> str:
         self._entries += 1
@@ -217,11 +221,11 @@ class MemoryJobs:
         grants[chosen] -= 1
         return chosen
 
-    def release(self, job_id: str, agent: str, placement: Placement) -> bool:
+    def release(self, job_id: str, agent: str, placement: Placement, *, fence: int | None = None) -> bool:
         with self._lock:
             self._live()
             held, now = self._jobs.get(job_id), self._now()
-            if held is None:
+            if held is None or self._deposed(fence):
                 return False
             if held.state is JobState.released and held.agent == agent:
                 return True
@@ -230,11 +234,11 @@ class MemoryJobs:
             self._bind(held, agent, placement, now)
             return True
 
-    def note_placement(self, job_id: str, placement: Placement) -> bool:
+    def note_placement(self, job_id: str, placement: Placement, *, fence: int | None = None) -> bool:
         with self._lock:
             self._live()
             held = self._by_state[JobState.queued].get(job_id)
-            if held is None:
+            if held is None or self._deposed(fence):
                 return False
             held.placement = placement
             return True
@@ -256,11 +260,11 @@ class MemoryJobs:
                 self._recheck_unclaimed(agent)
             return claims
 
-    def seize(self, job_id: str, by: str, lease_s: float) -> Claim | None:
+    def seize(self, job_id: str, by: str, lease_s: float, *, fence: int | None = None) -> Claim | None:
         with self._lock:
             self._live()
             held, now = self._jobs.get(job_id), self._now()
-            if held is None or held.state not in (JobState.queued, JobState.released):
+            if held is None or self._deposed(fence) or held.state not in (JobState.queued, JobState.released):
                 return None
             look = self._looks_first(held)
             self._take(held, by, lease_s, now)
@@ -354,9 +358,13 @@ class MemoryJobs:
                 self._remember(held, now, "cancel_requested", held.agent, by)
             return before, None
 
-    def sweep(self, by: str, lease_s: float, agent_ttl_s: float, limit: int = 200) -> Swept:
+    def sweep(
+        self, by: str, lease_s: float, agent_ttl_s: float, limit: int = 200, *, fence: int | None = None
+    ) -> Swept:
         with self._lock:
             epoch, now = self._live(), self._now()
+            if self._deposed(fence):
+                return Swept()
             requeued: list[str] = []
             exhausted: list[Claim] = []
             unpublished: list[Claim] = []
@@ -415,12 +423,15 @@ class MemoryJobs:
             self._agents.pop(agent, None)
             return self._void_leases(agent, now) + len(self._take_back(agent, None, "agent_gone", now))
 
-    def drain_agent(self, agent: str) -> None:
+    def drain_agent(self, agent: str, *, fence: int | None = None) -> bool:
         with self._lock:
             self._live()
+            if self._deposed(fence):
+                return False
             if agent in self._agents:
                 self._agents[agent].drain = True
             self._take_back(agent, None, "agent_drained", self._now())
+            return True
 
     def expire(self, before: float, limit: int = 1000) -> int:
         with self._lock:

@@ -48,7 +48,6 @@ class MemoryLedger(MemoryJobs):
         self._pools: dict[str, PoolSpec] = {}
         self._version = 0
         self._leases: dict[str, tuple[str, int]] = {}
-        self._fences: dict[str, int] = {}
         self._scaling: dict[str, int] = {}
         self._failures: dict[tuple[str, str], StartFailure] = {}
         self._ignored: dict[tuple[str, str], tuple[str, float]] = {}
@@ -280,20 +279,36 @@ class MemoryLedger(MemoryJobs):
                 found.append(replace(agent.report, seen_at=agent.seen / 1e6, released=released, running=running))
             return found
 
-    def set_wanted(self, agent: str, wanted: Mapping[str, int]) -> None:
+    def set_wanted(self, agent: str, wanted: Mapping[str, int], *, fence: int | None = None) -> bool:
         with self._lock:
             self._live()
-            if agent in self._agents:
-                self._agents[agent].wanted = dict(wanted)
+            if agent not in self._agents or self._deposed(fence):
+                return False
+            self._agents[agent].wanted = dict(wanted)
+            return True
 
-    def set_grants(self, function: str, grants: Mapping[str, int], placement: Placement | None = None) -> None:
+    def set_grants(
+        self,
+        function: str,
+        grants: Mapping[str, int],
+        placement: Placement | None = None,
+        *,
+        fence: int | None = None,
+    ) -> bool:
         with self._lock:
             self._live()
+            if self._deposed(fence):
+                return False
             self._grants[function] = ({agent: n for agent, n in grants.items() if n > 0}, placement)
+            return True
 
-    def set_scaling(self, numbers: Mapping[str, int]) -> None:
+    def set_scaling(self, numbers: Mapping[str, int], *, fence: int | None = None) -> bool:
         with self._lock:
+            self._live()
+            if self._deposed(fence):
+                return False
             self._scaling = dict(numbers)
+            return True
 
     def scaling(self) -> dict[str, int]:
         with self._lock:

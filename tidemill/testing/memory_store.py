@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -34,6 +34,8 @@ class MemoryStore:
         self._name = name
         self._buckets: dict[str, dict[str, _Object]] = {}
         self._lock = threading.RLock()
+        self.watched: dict[tuple[str, str], tuple[str, ...]] = {}
+        """The prefixes that `watch` was asked for, by bucket and ARN; no event is ever sent."""
 
     @property
     def name(self) -> str:
@@ -140,6 +142,14 @@ class MemoryStore:
 
     def buckets(self) -> list[str]:
         return sorted(self._buckets)
+
+    def watch(self, bucket: str, arn: str, prefixes: Sequence[str]) -> bool:
+        self._objects(bucket)
+        wanted = tuple(sorted(set(prefixes)))
+        with self._lock:
+            before = self.watched.get((bucket, arn))
+            self.watched[bucket, arn] = wanted
+        return before != wanted
 
     def probe_conditional_put(self, bucket: str) -> None:
         probe_conditional_put(self, bucket)

@@ -105,6 +105,7 @@ JOB_CALLS: dict[str, Callable[[World], object]] = {
     "agents": lambda world: world.ledger.agents(),
     "set_wanted": lambda world: world.ledger.set_wanted("gpu-000001", {}),
     "set_grants": lambda world: world.ledger.set_grants("ocr", {}),
+    "set_scaling": lambda world: world.ledger.set_scaling({}),
     "job": lambda world: world.ledger.job("a" * 32),
     "jobs": lambda world: world.ledger.jobs(),
     "iter_open": lambda world: list(world.ledger.iter_open()),

@@ -13,6 +13,11 @@ local function text(number)
   return string.format("%.0f", number)
 end
 
+-- Whether a call comes from a leader that has been replaced: `fence` is what its lease gave ("" = not a leader's call).
+local function deposed(fence)
+  return fence ~= "" and redis.call("GET", KEY.fence .. "placement") ~= fence
+end
+
 -- The fields that the scripts decide by, as a table; nil when there is no such job.
 local function load(id)
   local v = redis.call("HMGET", KEY.job .. id, "state", "function", "generation", "attempt", "counted", "max", "epoch",

@@ -1,9 +1,10 @@
 -- Purpose: take a queued or released job out of the queue, to end it without a run. Counts no attempt.
 -- KEYS:    1 prefix
--- ARGV:    1 id, 2 by whom, 3 lease (us), 4 nonce of this call
--- Reply:   the job {id, look first, fields, history}, or nil. A repeated call gives the same.
+-- ARGV:    1 id, 2 by whom, 3 lease (us), 4 nonce of this call, 5 leader's fence ("" = none)
+-- Reply:   the job {id, look first, fields, history}, or nil (also for an old fence). A repeated call gives the same.
 -- States:  queued, released -> running
 if not EPOCH then return NO_EPOCH end
+if deposed(ARGV[5]) then return false end
 local id = ARGV[1]
 local job = load(id)
 if not job then return false end

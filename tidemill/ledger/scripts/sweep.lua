@@ -1,11 +1,12 @@
 -- Purpose: mend what time has broken: leases that ended, agents that fell silent, released jobs that nobody claims.
 -- KEYS:    1 prefix
 -- ARGV:    1 by whom, 2 lease (us), 3 silence of an agent (us), 4 limit of each kind, 5 nonce of this call,
---          6 age of an unclaimed release (us)
+--          6 age of an unclaimed release (us), 7 leader's fence ("" = none)
 -- Reply:   {requeued ids, exhausted jobs, unpublished jobs, agents to ring, dead agents, more (0, 1)};
---          a job is {id, look first, fields, history} and belongs to the caller now
+--          a job is {id, look first, fields, history} and belongs to the caller now. Nothing for an old fence
 -- States:  running -> queued, or seized (attempts used up, or to be cancelled); committed (seized); released -> queued
 if not EPOCH then return NO_EPOCH end
+if deposed(ARGV[7]) then return {{}, {}, {}, {}, {}, 0} end
 local by, lease, silence, limit, nonce = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local requeued, exhausted, unpublished, ring, dead, more = {}, {}, {}, {}, {}, 0
 
