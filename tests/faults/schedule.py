@@ -141,6 +141,6 @@ def drops(seed: int, jobs: int, window_s: float) -> list[Drop]:
             want = dice.choices(("small", "large", "many", "fail"), (60, 20, 12, 8))[0]
             twists = ("", "again", "cancel") if way in ("call", "named") else ("", "overwrite", "delete")
             twist = dice.choices(twists, (80, 12, 8))[0]
-            found.append(Drop(len(found), round(at_s, 2), way, want, round(dice.uniform(0.02, 0.5), 2), twist))
+            found.append(Drop(len(found), round(at_s, 2), way, want, round(dice.uniform(0.05, 2.0), 2), twist))
         at_s = min(at_s + dice.expovariate(1 / gap_s), window_s)
     return found
