@@ -1,6 +1,8 @@
 """Fixtures of every test: real servers, one of each per run, and a clean environment.
 
-`valkey_url` and `s3` are the servers; `redis_url` is an empty database and `bucket` an empty bucket for one test.
+`valkey_url`, `s3` (SeaweedFS) and `minio` are the servers; `redis_url` is an empty database and `bucket` an empty
+bucket for one test. A module that is to run on several stores overrides `store_kind` by a fixture with params, and uses
+`server` in place of `s3`.
 """
 
 import itertools
@@ -18,7 +20,7 @@ import pytest
 for _name in [name for name in os.environ if name.startswith(("TIDEMILL_", "AWS_"))]:
     del os.environ[_name]
 
-from tests.support import S3, run_seaweed, run_valkey  # noqa: E402
+from tests.support import S3, MinioServer, run_minio, run_seaweed, run_valkey  # noqa: E402
 from tests.support import wait_until as _wait_until  # noqa: E402
 from tidemill.local.seaweed import Seaweed  # noqa: E402
 
@@ -66,13 +68,41 @@ def s3(seaweed: Seaweed) -> S3:
     return S3(seaweed.endpoint, seaweed.access_key, seaweed.secret_key, seaweed.region)
 
 
+@pytest.fixture(scope="session")
+def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MinioServer]:
+    """The run's MinIO, without a webhook. Skips where it is not built (`tests/support/tools.py`)."""
+    with run_minio(tmp_path_factory.mktemp("minio")) as server:
+        yield server
+
+
 @pytest.fixture
-def bucket(seaweed: Seaweed) -> Iterator[str]:
-    """The name of an empty bucket; it is deleted with its content after the test, which frees its volumes."""
+def store_kind() -> str:
+    """Which store `server` and `bucket` mean: seaweedfs, minio, or memory (a bucket is a mere name then)."""
+    return "seaweedfs"
+
+
+@pytest.fixture
+def server(store_kind: str, request: pytest.FixtureRequest) -> S3:
+    """The store of this test."""
+    found: S3 = request.getfixturevalue("s3") if store_kind == "seaweedfs" else request.getfixturevalue("minio").s3
+    return found
+
+
+@pytest.fixture
+def bucket(store_kind: str, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of an empty bucket; it is deleted with its content after the test, which frees SeaweedFS' volumes."""
     name = f"test-{os.getpid()}-{next(_numbers)}"
-    seaweed.create_bucket(name)
-    yield name
-    seaweed.request("DELETE", f"/{name}", accept=(200, 204, 404, 409))
+    if store_kind == "memory":
+        yield name
+    elif store_kind == "minio":
+        store: MinioServer = request.getfixturevalue("minio")
+        store.create_bucket(name)
+        yield name
+    else:
+        seaweed: Seaweed = request.getfixturevalue("seaweed")
+        seaweed.create_bucket(name)
+        yield name
+        seaweed.request("DELETE", f"/{name}", accept=(200, 204, 404, 409))
 
 
 @pytest.fixture(name="wait_until")

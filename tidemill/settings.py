@@ -61,6 +61,10 @@ class IntakeSettings(_Group):
     """Seconds between two listings of the trigger prefixes, stretched so that listing takes at most 5 % of a core."""
     queue: int = Field(default=20_000, ge=1)
     """Events kept in memory between the webhook and the submit. More are dropped; the next listing finds them."""
+    notify_arn: str = ""
+    """Target that MinIO is to send bucket events to, as `arn:minio:sqs::tidemill:webhook`. Empty: register nothing."""
+    canary_s: float = Field(default=180.0, ge=0)
+    """Seconds between two test objects that show whether bucket events come, and how fast. 0: none."""
     max_hops: int = Field(default=8, ge=1)
     """A result that started another job carries a hop count; objects beyond this one start nothing."""
 

@@ -8,9 +8,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from pydantic import SecretStr
 
-from tests.support import S3
 from tidemill.errors import Conflict, InvalidSpec, NotFound, PreconditionFailed, TidemillError
 from tidemill.ledger.api import Token
 from tidemill.models import (
@@ -25,7 +23,6 @@ from tidemill.models import (
 )
 from tidemill.models.archive import pack
 from tidemill.record import Record
-from tidemill.settings import StoreSettings
 from tidemill.store import open_store
 from tidemill.testing.memory_store import MemoryStore
 
@@ -33,17 +30,17 @@ JOB = "0123456789abcdef" * 2
 OTHER_JOB = "f" * 32
 
 
-@pytest.fixture(params=["memory", "seaweedfs"])
-def record(request: pytest.FixtureRequest, bucket: str) -> Record:
+@pytest.fixture(params=["memory", "seaweedfs", "minio"])
+def store_kind(request: pytest.FixtureRequest) -> str:
+    kind: str = request.param
+    return kind
+
+
+@pytest.fixture
+def record(store_kind: str, bucket: str, request: pytest.FixtureRequest) -> Record:
     """A record whose platform bucket is the test's; the users' bucket is `users-of(record)`."""
-    if request.param == "memory":
-        found = Record(MemoryStore(), bucket)
-    else:
-        s3: S3 = request.getfixturevalue("s3")
-        settings = StoreSettings(
-            endpoint=s3.endpoint, access_key=s3.access_key, secret_key=SecretStr(s3.secret_key), region=s3.region
-        )
-        found = Record(open_store(settings), bucket)
+    memory = store_kind == "memory"
+    found = Record(MemoryStore() if memory else open_store(request.getfixturevalue("server").settings), bucket)
     found.prepare()
     return found
 

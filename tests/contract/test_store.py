@@ -7,30 +7,28 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pydantic import SecretStr
 
-from tests.support import S3
 from tidemill.errors import InvalidSpec, NotFound, PreconditionFailed
-from tidemill.settings import StoreSettings
 from tidemill.store import Store, open_store
 from tidemill.testing.memory_store import MemoryStore
 
 PART = 8 * 2**20
 
 
-@pytest.fixture(params=["memory", "seaweedfs"])
-def store(request: pytest.FixtureRequest, bucket: str) -> Store:
-    """The store under test, with an empty bucket. A third server (MinIO) is one more line here."""
-    if request.param == "memory":
+@pytest.fixture(params=["memory", "seaweedfs", "minio"])
+def store_kind(request: pytest.FixtureRequest) -> str:
+    kind: str = request.param
+    return kind
+
+
+@pytest.fixture
+def store(store_kind: str, bucket: str, request: pytest.FixtureRequest) -> Store:
+    """The store under test, with an empty bucket."""
+    if store_kind == "memory":
         memory = MemoryStore()
         memory.ensure_bucket(bucket)
         return memory
-    s3: S3 = request.getfixturevalue("s3")
-    return open_store(
-        StoreSettings(
-            endpoint=s3.endpoint, access_key=s3.access_key, secret_key=SecretStr(s3.secret_key), region=s3.region
-        )
-    )
+    return open_store(request.getfixturevalue("server").settings)
 
 
 def keys_of(store: Store, bucket: str, prefix: str = "", start_after: str | None = None) -> list[str]:

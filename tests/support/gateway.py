@@ -26,7 +26,7 @@ from tidemill.ledger.api import AgentReport, Ledger
 from tidemill.models import CommitOutput, JobError, Manifest, Placement
 from tidemill.record import Record
 from tidemill.record.ending import End, finish, output_key
-from tidemill.settings import GatewaySettings, IntakeSettings, StoreSettings
+from tidemill.settings import GatewaySettings, IntakeSettings
 from tidemill.store import Store, open_store
 from tidemill_gateway.api import create_app
 from tidemill_gateway.services import Services
@@ -127,14 +127,12 @@ def run_gateway(
     buckets: tuple[str, ...] = ("*",),
     max_upload: int = 64 * 2**20,
     interval_s: float = 0.2,
+    notify_arn: str = "",
 ) -> Iterator[Lab]:
     """A gateway while the block runs; its threads (`services.start()`) are the test's to start."""
     ledger = connect(redis_url)
     ledger.begin_epoch(1, 0)
-    settings = StoreSettings(
-        endpoint=s3.endpoint, access_key=s3.access_key, secret_key=SecretStr(s3.secret_key), region=s3.region
-    )
-    store = open_store(settings)
+    store = open_store(s3.settings)
     record = Record(store, platform)
     record.prepare()
     rung: list[tuple[str, str, str]] = []
@@ -146,7 +144,7 @@ def run_gateway(
         gateway=GatewaySettings(
             token=SecretStr(TOKEN), hook_secret=SecretStr(HOOK_SECRET), buckets=buckets, max_upload=max_upload
         ),
-        intake=IntakeSettings(interval_s=interval_s),
+        intake=IntakeSettings(interval_s=interval_s, notify_arn=notify_arn),
     )
     config = uvicorn.Config(create_app(services), log_config=None, access_log=False, timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
