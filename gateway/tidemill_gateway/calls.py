@@ -289,11 +289,13 @@ class Calls:
             raise NotFound(
                 f"the input {job.input.bucket}/{job.input.key} of job {job.id} is gone",
                 hint="Upload it again: a new job.",
+                code="input_gone",
             )
         if found.etag != job.input.etag:
             raise Conflict(
                 f"the input {job.input.bucket}/{job.input.key} changed since job {job.id}",
                 hint="The changed object is a job of its own; `tidemill job list` shows it.",
+                code="input_changed",
             )
 
 

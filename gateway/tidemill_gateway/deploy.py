@@ -10,12 +10,12 @@ import tarfile
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path, PurePosixPath
 
 import structlog
 
-from tidemill.errors import InvalidSpec, NotFound
+from tidemill.errors import Conflict, InvalidSpec, NotFound
 from tidemill.ledger.api import Ledger
 from tidemill.models import FunctionRecord, FunctionSpec, Trigger, place_of, revision_of
 from tidemill.models.archive import MAX_BYTES, pack
@@ -61,7 +61,7 @@ class Deployer:
                     self._ledger.put_function(old)
                 return old
             self._make_buckets(spec)
-            since, places = self._begin(spec, old)
+            since, places, replayed = self._begin(spec, old)
             record = FunctionRecord(
                 spec=spec,
                 revision=revision,
@@ -71,6 +71,7 @@ class Deployer:
                 deployed_at=self._clock(),
                 triggers_since=since,
                 places_since=places,
+                replayed=replayed,
             )
             self._record.put_function(record)
             self._ledger.put_function(record)
@@ -85,6 +86,28 @@ class Deployer:
             with archive.open("xb") as into:
                 pack(loaded.folder, into)
             return self.deploy(loaded.spec, archive, owner)
+
+    def replay(self, name: str, places: Iterable[str]) -> FunctionRecord:
+        """Let the function's triggers take objects below these places (`bucket/prefix`) whatever their age, from now
+        on and for good: so each listing finds them, also one after a rebuild, until their jobs are done.
+
+        Raises:
+            NotFound: there is no such function.
+            Conflict: another gateway changed it at the same moment.
+        """
+        with self._lock:
+            old = self._record.get_function(name)
+            if old is None or old.deleted_at is not None:
+                raise NotFound(f"there is no function {name}")
+            wanted = _covering({*old.replayed, *places})
+            new = old.model_copy(update={"replayed": wanted})
+            if wanted != old.replayed:
+                self._record.put_function(new)
+                if self._record.get_function(name) != new:
+                    raise Conflict(f"{name} was changed at the same moment", hint="Try again.")
+            self._ledger.put_function(new)
+        log.info("function.replayed", function=name, places=list(wanted))
+        return new
 
     def remove(self, name: str) -> FunctionRecord:
         """Leave a tombstone, and end the triggers. Placement ends what is queued; what runs may finish.
@@ -154,15 +177,18 @@ class Deployer:
                 self._store.ensure_bucket(bucket)
                 log.info("bucket.created", bucket=bucket, function=spec.name)
 
-    def _begin(self, spec: FunctionSpec, old: FunctionRecord | None) -> tuple[float, dict[str, float]]:
-        """When the triggers began, by the store's clock. One whose place stays keeps its time: an object that came a
-        moment before the deploy, and is in no listing yet, must not fall between the old and the new."""
+    def _begin(self, spec: FunctionSpec, old: FunctionRecord | None) -> tuple[float, dict[str, float], tuple[str, ...]]:
+        """When the triggers began, by the store's clock, and where older objects count too. A trigger whose place stays
+        keeps both: an object that came a moment before the deploy, and is in no listing yet, must not fall between the
+        old and the new."""
         kept: dict[str, float] = {}
         if old is not None and old.deleted_at is None:
             kept = {place_of(trigger): old.since(trigger) for trigger in old.spec.trigger}
         places = [place_of(trigger) for trigger in spec.trigger]
         now = self._store_time() if set(places) - set(kept) else self._clock()
-        return now, {place: kept.get(place, now) for place in places}
+        staying = tuple(place for place in places if place in kept)
+        replayed = tuple(p for p in old.replayed if p.startswith(staying)) if old is not None and staying else ()
+        return now, {place: kept.get(place, now) for place in places}, replayed
 
     def _store_time(self) -> float:
         """Ask the store what time it is, through an object: objects are compared with it, and clocks differ."""
@@ -171,6 +197,15 @@ class Deployer:
         info = self._store.head(self._record.bucket, key)
         self._store.delete(self._record.bucket, key)
         return float(info.last_modified) if info is not None else self._clock()
+
+
+def _covering(places: Iterable[str]) -> tuple[str, ...]:
+    """The places without those that lie below another one."""
+    kept: list[str] = []
+    for place in sorted(places):  # a shorter one comes before what it covers
+        if not place.startswith(tuple(kept)):
+            kept.append(place)
+    return tuple(kept)
 
 
 def _check_overlap(name: str, mine: Trigger, other: str, theirs: Trigger) -> None:

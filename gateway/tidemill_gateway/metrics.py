@@ -31,6 +31,12 @@ class Metrics:
         self.jobs = Gauge("tidemill_jobs", "Jobs that the ledger knows", ("function", "state"), registry=registry)
         self.agents = Gauge("tidemill_agents", "Agents that report", ("pool", "state"), registry=registry)
         self.backlog = Gauge("tidemill_events_waiting", "Bodies that wait in memory", registry=registry)
+        self.events_ok = Gauge(
+            "tidemill_events_ok", "Whether bucket events come: 1, 0, or -1 when it is not known", registry=registry
+        )
+        self.canary_seconds = Gauge(
+            "tidemill_events_canary_seconds", "From a test object to its event, the last time", registry=registry
+        )
         self.ledger_memory = Gauge("tidemill_ledger_memory_bytes", "Redis' memory", ("kind",), registry=registry)
 
     def text(self) -> bytes:

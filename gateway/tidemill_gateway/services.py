@@ -15,11 +15,14 @@ from tidemill_gateway.calls import Calls
 from tidemill_gateway.catalogue import Catalogue
 from tidemill_gateway.deploy import Deployer
 from tidemill_gateway.feed import Feed
+from tidemill_gateway.intake.canary import Canary
+from tidemill_gateway.intake.events import Events, Notifications
 from tidemill_gateway.intake.reconciler import Reconciler
 from tidemill_gateway.intake.submit import Ring, Submitter
 from tidemill_gateway.intake.webhook import Receiver
 from tidemill_gateway.metrics import Metrics
 from tidemill_gateway.pressure import Pressure
+from tidemill_gateway.replay import Replays
 
 
 class Services:
@@ -64,8 +67,16 @@ class Services:
             lease_s=lease_s,
             clock=clock,
         )
+        self.replays = Replays(
+            ledger, record, store, self.deployer, self.submitter, self.calls, self.pressure, self.metrics
+        )
+        # Without a secret no event is taken, so none is expected.
+        expected = bool(gateway.hook_secret.get_secret_value()) and intake.canary_s > 0
+        canary = Canary(store, record.bucket, self.holder, intake.canary_s) if expected else None
+        arn = intake.notify_arn
+        self.events = Events(self.catalogue, Notifications(store, record.bucket, arn) if arn else None, canary)
         self.receiver = Receiver(
-            ledger, self.catalogue, self.submitter, self.pressure, self.metrics, queue=intake.queue
+            ledger, self.catalogue, self.submitter, self.pressure, self.metrics, queue=intake.queue, canary=canary
         )
         self.reconciler = Reconciler(
             ledger,
@@ -83,9 +94,11 @@ class Services:
     def start(self) -> None:
         self.receiver.start()
         self.reconciler.start()
+        self.events.start()
         self.started = True
 
     def stop(self) -> None:
         """End the threads, in at most a second each; harmless when they never began."""
+        self.events.stop(0.3)
         self.receiver.stop(0.7)
         self.reconciler.stop(0.7)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidemill.models import Trigger
+from tidemill.models import FunctionRecord, FunctionSpec, Trigger
 from tidemill_gateway.intake import rules
 
 
@@ -51,8 +51,21 @@ def test_the_hop_count_stops_a_loop_and_foreign_metadata_counts_as_none() -> Non
 
 
 def test_an_object_of_the_second_in_which_the_trigger_began_is_not_too_old() -> None:
-    assert rules.old_enough(100, 100.9)
-    assert not rules.old_enough(99, 100.0)
+    trigger = Trigger(bucket="inbox", prefix="in/")
+    spec = FunctionSpec(name="echo", handler="w:f", trigger=(trigger,))
+    record = FunctionRecord(spec=spec, revision="r", deployed_at=0.0, triggers_since=100.9)
+    assert record.takes(trigger, "in/a", 100)
+    assert not record.takes(trigger, "in/a", 99)
+
+
+def test_below_a_replayed_place_the_age_of_an_object_does_not_count() -> None:
+    trigger = Trigger(bucket="inbox", prefix="in/")
+    spec = FunctionSpec(name="echo", handler="w:f", trigger=(trigger,))
+    record = FunctionRecord(
+        spec=spec, revision="r", deployed_at=0.0, triggers_since=100.0, replayed=("inbox/in/2025", "other/")
+    )
+    taken = [key for key in ("in/2025-01", "in/2026-01", "in/2025") if record.takes(trigger, key, 5)]
+    assert taken == ["in/2025-01", "in/2025"]
 
 
 def test_a_key_that_a_store_may_know_under_another_name_is_left_to_the_listing() -> None:

@@ -112,6 +112,8 @@ def _service() -> Iterator[Finding]:
     yield Finding("gateway", "ok", f"{client.url} answers and takes the token")
     for name, said in sorted((answer.get("checks") or {}).items()):
         yield _dependency(name, said)
+    if isinstance(events := answer.get("events"), dict):
+        yield _events(events)
     yield from _guard("pools", lambda: _pools(client))
 
 
@@ -119,6 +121,20 @@ def _dependency(name: str, said: str) -> Finding:
     if said == "ok":
         return Finding(name, "ok", _PROVED.get(name, "answers"))
     return Finding(name, "failed", said, _REMEDIES.get(name, "Read the log of the gateway."))
+
+
+def _events(said: dict[str, Any]) -> Finding:
+    """Events only make it faster: that they do not come is no failure."""
+    detail = str(said.get("detail") or "")
+    if said.get("ok") is False:
+        return Finding(
+            "events",
+            "warning",
+            detail,
+            "Check the webhook of the store: its address, its token (TIDEMILL_GATEWAY__HOOK_SECRET), and on MinIO "
+            "TIDEMILL_INTAKE__NOTIFY_ARN (docs/how-to/use-minio.md).",
+        )
+    return Finding("events", "ok" if said.get("ok") else "skipped", detail)
 
 
 def _pools(client: Any) -> Finding:

@@ -20,6 +20,7 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "submit": ("tidemill.cli.run:submit", "Submit files and print the job ids."),
         "upload": ("tidemill.cli.upload:upload", "Put files into a bucket."),
         "watch": ("tidemill.cli.upload:watch", "Put each new file of a folder into a bucket."),
+        "replay": ("tidemill.cli.replay:replay", "Start jobs for objects that were there before."),
         "job": ("tidemill.cli.job:job", "List, follow, cancel and retry jobs; fetch results."),
     },
     "Set up": {

@@ -123,6 +123,14 @@ class AsyncClient:
         """Take a function away. Its queued jobs are cancelled, no object of yours is deleted."""
         await self._run(self._catalogue.delete_function(name))
 
+    async def replay(
+        self, name: str, *, prefix: str = "", failed_only: bool = False, dry_run: bool = False
+    ) -> dict[str, Any]:
+        """Start jobs for the objects below the function's triggers (and `prefix`) that were there before, or with
+        `failed_only` its failed jobs once more. Give what was found: `found`, `started`, `known`, `ignored`, `refused`,
+        `examples`, and `complete` (false: the service goes on by itself). `dry_run` starts nothing."""
+        return await self._run(self._catalogue.replay(name, prefix, failed_only, dry_run))
+
     async def pools(self) -> list[dict[str, Any]]:
         """The pools, with their agents."""
         return await self._run(self._catalogue.pools())

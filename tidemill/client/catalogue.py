@@ -52,6 +52,22 @@ class CatalogueCalls:
     def delete_function(self, name: str) -> Call[None]:
         yield from self.asker.ask(Request("DELETE", _path("functions", name)))
 
+    def replay(
+        self, name: str, prefix: str = "", failed_only: bool = False, dry_run: bool = False
+    ) -> Call[dict[str, Any]]:
+        """Give what a replay found and did, added up over as many requests as it takes."""
+        total: dict[str, Any] = {}
+        cursor: str | None = None
+        while True:
+            body = {"prefix": prefix, "failed_only": failed_only, "dry_run": dry_run}
+            sent = body if cursor is None else {**body, "cursor": cursor}
+            path = f"{_path('functions', name)}/replay"
+            found = yield from self._json("POST", path, json=sent, wait_s=60.0)
+            total = _added(total, found)
+            cursor = found.get("cursor")
+            if cursor is None:
+                return total
+
     def pools(self) -> Call[list[dict[str, Any]]]:
         return rows((yield from self.asker.ask(Request("GET", "/api/v1/pools"))), "pools")
 
@@ -116,6 +132,19 @@ class CatalogueCalls:
         response = yield from self.asker.ask(Request(method, path, **more))
         found: dict[str, Any] = response.json() if response.content else {}
         return found
+
+
+def _added(total: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """Two answers of a replay in one: numbers and counts summed up, the newest of everything else."""
+    if not total:
+        return found
+    added = {**total, **found, "examples": (total["examples"] + found["examples"])[:20]}
+    for name in ("found", "started", "known"):
+        added[name] = total[name] + found[name]
+    for name in ("ignored", "refused"):
+        reasons = [*total[name], *found[name]]
+        added[name] = {reason: total[name].get(reason, 0) + found[name].get(reason, 0) for reason in reasons}
+    return added
 
 
 def _path(*parts: str) -> str:

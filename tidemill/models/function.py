@@ -207,7 +207,8 @@ class FunctionRecord(Model):
     """A deployed function: its spec, the code archive, and who deployed it when. Kept in the platform bucket.
 
     A trigger begins with the deploy that brought its bucket and prefix (`places_since`, by `place_of`), by the store's
-    clock; older objects start nothing. `triggers_since` is the begin of all that have no time of their own.
+    clock; older objects start nothing, save those below a place of `replayed` (`bucket/prefix`), whatever their age.
+    `triggers_since` is the begin of all that have no time of their own.
     """
 
     spec: FunctionSpec
@@ -218,6 +219,7 @@ class FunctionRecord(Model):
     deployed_at: float
     triggers_since: float
     places_since: dict[str, float] = Field(default_factory=dict)
+    replayed: tuple[str, ...] = ()
     deleted_at: float | None = None
 
     @property
@@ -227,6 +229,12 @@ class FunctionRecord(Model):
     def since(self, trigger: Trigger) -> float:
         """When a trigger began, in seconds since 1970 by the store's clock."""
         return self.places_since.get(place_of(trigger), self.triggers_since)
+
+    def takes(self, trigger: Trigger, key: str, last_modified: int) -> bool:
+        """Whether an object that the trigger matches is old enough for it; the store's times are whole seconds."""
+        if last_modified >= int(self.since(trigger)):
+            return True
+        return bool(self.replayed) and f"{trigger.bucket}/{key}".startswith(self.replayed)
 
 
 def place_of(trigger: Trigger) -> str:

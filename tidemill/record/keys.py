@@ -10,6 +10,7 @@
     functions/<name>/<revision>.json, functions/<name>/current.json, functions/code/<sha256>.tar.gz
     pools/<name>.json
     epoch
+    canary/<gateway>/<random>                         test objects that show whether bucket events come (the gateway's)
 
 Job ids and function names are of our own making, so all but the last parts of payloads and results are plain text.
 """

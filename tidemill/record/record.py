@@ -79,9 +79,11 @@ class Record:
     def get_manifest(self, function: str, job_id: str, generation: int) -> Manifest | None:
         return self._objects.read(keys.manifest(function, job_id, generation), Manifest)
 
-    def manifests(self, function: str | None = None) -> Iterator[tuple[str, str, int]]:
-        """Function, job and generation of every finished job; names only."""
-        return self._names(f"{keys.MANIFESTS}{function}/" if function else keys.MANIFESTS)
+    def manifests(self, function: str | None = None, after: str | None = None) -> Iterator[tuple[str, str, int]]:
+        """Function, job and generation of every finished job; names only. With a function, `after` begins behind the
+        manifest of this name (`<job>.<generation>.json`, or any text in the order of names)."""
+        prefix = f"{keys.MANIFESTS}{function}/" if function else keys.MANIFESTS
+        return self._names(prefix, f"{prefix}{after}" if after else None)
 
     def commits(self, function: str | None = None) -> Iterator[tuple[str, str, int]]:
         """Function, job and generation of every committed job; names only."""
@@ -160,12 +162,12 @@ class Record:
             return None
 
     # ------------------------------------------------------------------------------------------------------------
-    def _keys(self, prefix: str) -> Iterator[str]:
-        for page in self.store.pages(self.bucket, prefix):
+    def _keys(self, prefix: str, after: str | None = None) -> Iterator[str]:
+        for page in self.store.pages(self.bucket, prefix, after):
             yield from (info.key for info in page)
 
-    def _names(self, prefix: str) -> Iterator[tuple[str, str, int]]:
-        for key in self._keys(prefix):
+    def _names(self, prefix: str, after: str | None = None) -> Iterator[tuple[str, str, int]]:
+        for key in self._keys(prefix, after):
             if (names := keys.names(key)) is not None:
                 yield names
 

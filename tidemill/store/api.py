@@ -10,7 +10,7 @@ nobody knows whether it happened: read back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -115,6 +115,14 @@ class Store(Protocol):
         """Makes the bucket when it is missing."""
 
     def buckets(self) -> list[str]: ...
+
+    def watch(self, bucket: str, arn: str, prefixes: Sequence[str]) -> bool:
+        """Makes the store send creations below these prefixes to the target of that name; all other rules of the
+        bucket stay. Gives whether something had to be changed.
+
+        Raises `ServiceUnavailable` (code `no_notifications`) for a store that keeps no rules, `InvalidSpec` when it
+        refuses them, for example because it knows no such target.
+        """
 
     def probe_conditional_put(self, bucket: str) -> None:
         """Raises `ServiceUnavailable` with the reason when the store ignores If-None-Match or If-Match.

@@ -10,7 +10,7 @@ import itertools
 import re
 import time
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import BinaryIO
@@ -18,9 +18,9 @@ from typing import BinaryIO
 import urllib3
 from minio import Minio
 
-from tidemill.errors import InvalidSpec, NotAllowed, NotFound, PreconditionFailed
+from tidemill.errors import InvalidSpec, NotAllowed, NotFound, PreconditionFailed, ServiceUnavailable
 from tidemill.settings import StoreSettings
-from tidemill.store import keys, listing
+from tidemill.store import keys, listing, notifications
 from tidemill.store.api import Downloaded, ObjectInfo
 from tidemill.store.download import CHUNK_BYTES, Opened, download
 from tidemill.store.multipart import COPY_BYTES, PART_BYTES, Upload, blocks, part_size
@@ -29,6 +29,7 @@ from tidemill.store.quick import Quick
 from tidemill.store.signed import SignedRequests, pool, unavailable
 
 _META = "x-amz-meta-"
+_NOTIFICATION = {"notification": ""}
 
 
 class S3Store:
@@ -177,6 +178,20 @@ class S3Store:
         found = re.findall(rb"<Bucket>.*?<Name>([^<]*)</Name>", self._requests.send("GET").data, re.DOTALL)
         return [html.unescape(name.decode()) for name in found]
 
+    def watch(self, bucket: str, arn: str, prefixes: Sequence[str]) -> bool:
+        answer = self._requests.send("GET", bucket, query=_NOTIFICATION)
+        # SeaweedFS answers a GET with an empty document, and takes a PUT for the making of a bucket.
+        if "seaweed" in answer.headers.get("Server", "").lower():
+            raise _no_rules("SeaweedFS has no notification rules of buckets")
+        wanted = notifications.merged(answer.data, arn, prefixes)
+        if wanted is None:
+            return False
+        self._requests.send("PUT", bucket, query=_NOTIFICATION, body=wanted)
+        kept = self._requests.send("GET", bucket, query=_NOTIFICATION).data
+        if notifications.merged(kept, arn, prefixes) is not None:
+            raise _no_rules("it says yes to the notification rules of a bucket and does not keep them")
+        return True
+
     def probe_conditional_put(self, bucket: str) -> None:
         probe_conditional_put(self, bucket)
 
@@ -249,6 +264,14 @@ class S3Store:
             region=self._settings.region,
             http_client=self._http,
         )
+
+
+def _no_rules(why: str) -> ServiceUnavailable:
+    return ServiceUnavailable(
+        f"this store cannot be told to send events: {why}",
+        code="no_notifications",
+        hint="Leave TIDEMILL_INTAKE__NOTIFY_ARN empty, and let the store send its events by its own configuration.",
+    )
 
 
 def _check_address(address: str) -> None:

@@ -34,6 +34,7 @@ def create_app(services: Services) -> FastAPI:
         Edge,
         owners=services.owners,
         metrics=services.metrics,
+        hooks=hooks.Hooks(services),
         max_upload=services.gateway.max_upload,
         landing=health.LANDING,
     )

@@ -1,7 +1,8 @@
 """What happens to every request before a route sees it: an id, the owner of its token, a limit of its body; and after:
 one log line, one measurement, and a problem document for what nobody caught.
 
-Open without a token: `/healthz`. Bucket events carry their own secret, checked by their route.
+Open without a token: `/healthz`. Bucket events carry their own secret and have their own limit: `hooks` answers them
+at once.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidemill.errors import NotAllowed
+from tidemill_gateway.api.hooks import PREFIX as HOOKS
 from tidemill_gateway.api.problems import TooLarge, of_crash, of_error, problem
 from tidemill_gateway.auth import Owners, bearer
 from tidemill_gateway.metrics import Metrics
 
-HOOKS = "/hooks/"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PLAIN_BYTES = 2 * 2**20
 _FORM_OVERHEAD = 2**20
@@ -30,16 +31,22 @@ log = structlog.get_logger(__name__)
 class Edge:
     """An ASGI middleware."""
 
-    def __init__(self, app: ASGIApp, *, owners: Owners, metrics: Metrics, max_upload: int, landing: str) -> None:
+    def __init__(
+        self, app: ASGIApp, *, owners: Owners, metrics: Metrics, hooks: ASGIApp, max_upload: int, landing: str
+    ) -> None:
         self._app = app
         self._owners = owners
         self._metrics = metrics
+        self._hooks = hooks
         self._max_upload = max_upload
         self._landing = landing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
+            return
+        if scope["path"].startswith(HOOKS):
+            await self._hooks(scope, receive, send)
             return
         started = time.perf_counter()
         headers = Headers(scope=scope)
@@ -73,7 +80,7 @@ class Edge:
 
     def _admit(self, scope: Scope, headers: Headers, state: dict[str, object]) -> Response | None:
         path = scope["path"]
-        if path == "/healthz" or path.startswith(HOOKS):
+        if path == "/healthz":
             return None
         owner = self._owners.resolve(bearer(headers.get("authorization")))
         if owner is not None:
@@ -86,8 +93,6 @@ class Edge:
         return problem(401, NotAllowed.code, said, NotAllowed.default_hint, str(state["request_id"]), challenge)
 
     def _limited(self, scope: Scope, headers: Headers, receive: Receive) -> Receive:
-        if scope["path"].startswith(HOOKS):
-            return receive  # has a limit of its own, which is no error
         form = headers.get("content-type", "").startswith("multipart/form-data")
         limit = self._max_upload + _FORM_OVERHEAD if form else _PLAIN_BYTES
         said = headers.get("content-length", "")
@@ -108,7 +113,7 @@ class Edge:
     def _note(self, scope: Scope, status: int, seconds: float, request_id: str) -> None:
         route, method = _route(scope), scope["method"]
         self._metrics.requests.labels(method, route, str(status)).observe(seconds)
-        level = log.debug if route.startswith((HOOKS, "/healthz", "/readyz", "/metrics")) else log.info
+        level = log.debug if route.startswith(("/healthz", "/readyz", "/metrics")) else log.info
         level(
             "http.request", method=method, route=route, status=status, ms=round(seconds * 1e3, 1), request_id=request_id
         )

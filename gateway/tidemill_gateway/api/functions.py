@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
@@ -29,6 +32,25 @@ _DEPLOY_BODY = {
                     "properties": {
                         "spec": {"type": "string", "contentMediaType": "application/json"},
                         "code": {"type": "string", "format": "binary"},
+                    },
+                }
+            }
+        },
+    }
+}
+
+_REPLAY_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "properties": {
+                        "prefix": {"type": "string", "default": ""},
+                        "failed_only": {"type": "boolean", "default": False},
+                        "dry_run": {"type": "boolean", "default": False},
+                        "cursor": {"type": "string"},
                     },
                 }
             }
@@ -67,6 +89,24 @@ def routes(services: Services) -> APIRouter:
     def delete_function(name: str) -> Response:
         return wire.of_value(shown(services.deployer.remove(services.calls.function(name).name)))
 
+    @router.post(
+        "/{name}/replay",
+        status_code=202,
+        summary="Start jobs for objects that were there before the trigger, or failed jobs once more",
+        openapi_extra=_REPLAY_BODY,
+    )
+    async def replay(name: str, request: Request) -> Response:
+        data = await wire.body_object(request)
+        owner, prefix = wire.owner_of(request), _text(data, "prefix") or ""
+        failed_only, dry_run = _flag(data, "failed_only"), _flag(data, "dry_run")
+        if failed_only:
+            done = await run_in_threadpool(
+                services.replays.failed, owner, name, prefix, dry_run=dry_run, cursor=_cursor(data)
+            )
+        else:
+            done = await run_in_threadpool(services.replays.objects, owner, name, prefix, dry_run=dry_run)
+        return wire.of_value({"function": name, "dry_run": dry_run, **asdict(done)}, 200 if dry_run else 202)
+
     def _deploy(spec: FunctionSpec, code: UploadFile | None, owner: Owner) -> FunctionRecord:
         if code is None:
             return services.deployer.deploy(spec, None, owner)
@@ -77,6 +117,27 @@ def routes(services: Services) -> APIRouter:
             return services.deployer.deploy(spec, archive, owner)
 
     return router
+
+
+def _text(data: dict[str, Any], name: str) -> str | None:
+    value = data.get(name)
+    if value is not None and (not isinstance(value, str) or len(value.encode()) > 1024):
+        raise InvalidSpec(f"{name} is no text of at most 1024 bytes")
+    return value
+
+
+def _flag(data: dict[str, Any], name: str) -> bool:
+    value = data.get(name, False)
+    if not isinstance(value, bool):
+        raise InvalidSpec(f"{name} is neither true nor false")
+    return value
+
+
+def _cursor(data: dict[str, Any]) -> str | None:
+    cursor = _text(data, "cursor")
+    if cursor is not None and not re.fullmatch(r"[0-9a-f]{32}", cursor):
+        raise InvalidSpec("the cursor is not one of ours", hint="Leave it out to begin anew.")
+    return cursor
 
 
 def _spec(form: FormData, name: str) -> FunctionSpec:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from fastapi import APIRouter
 from starlette.responses import HTMLResponse, Response
 
@@ -35,7 +37,9 @@ def routes(services: Services) -> APIRouter:
         intake = "ok" if services.started else "starting"
         checks = {"ledger": _ledger(services), "store": _store(services), "intake": intake}
         ready = all(found == "ok" for found in checks.values())
-        return wire.of_value({"ready": ready, "checks": checks}, 200 if ready else 503)
+        # Events are hints: without them it is ready, and slower.
+        events = asdict(services.events.health)
+        return wire.of_value({"ready": ready, "checks": checks, "events": events}, 200 if ready else 503)
 
     @router.get("/metrics", summary="Numbers for Prometheus")
     def metrics() -> Response:
@@ -75,3 +79,6 @@ def _measure(services: Services) -> None:
     metrics.ledger_memory.labels("used").set(memory.used)
     metrics.ledger_memory.labels("limit").set(memory.limit)
     metrics.backlog.set(services.receiver.backlog)
+    health = services.events.health
+    metrics.events_ok.set(-1 if health.ok is None else int(health.ok))
+    metrics.canary_seconds.set(health.last_s if health.last_s is not None else float("nan"))

@@ -1,15 +1,22 @@
 """The listing that makes intake certain: every object under a trigger's prefix is asked for, round after round.
 
-A round lists each prefix from its start to its end, page by page, and asks the ledger for all identities of a page at
-once. What is unknown goes through the same submit as an event. Nothing is remembered between rounds but what saves
+Each prefix is listed from its start to its end, page by page, and the ledger is asked for all identities of a page at
+once. What is unknown goes through the same submit as an event. Nothing is remembered between listings but what saves
 questions: no high-water mark, no reliance on the order of a listing, and a listing that broke off starts again.
-The next round begins with the prefix at which the last one broke off, so that one bad bucket does not starve the rest.
 
-One gateway does it, the holder of the lease `reconciler`. A round is followed by a pause of at least `interval_s`,
-stretched so that the CPU time of listing stays below 5 % of one core (4 % for objects, 1 % for requests).
+Two lanes, each with at most 2 % of a core, so that a bucket of millions does not keep a small inbox waiting:
 
-Request records (API calls) are listed too: one that the ledger does not know, because it lost its memory or because the
-gateway died between the record and the submit, is submitted again.
+- *hot*: prefixes whose last listing was quick, and below the others the folders where something came in the last hour.
+  All of them every `interval_s`.
+- *cold*: the other prefixes, one after the other, each followed by the pause that its cost asks for; every one at least
+  once a day. Between two of its pages the hot lane is served.
+
+A prefix that cannot be listed waits for its next turn and holds up no other one. After a change of the ledger's epoch,
+and after a replay, everything is hot once.
+
+One gateway does it, the holder of the lease `reconciler`. Request records (API calls) are listed too, with at most 1 %
+of a core: one that the ledger does not know, because it lost its memory or because the gateway died between the record
+and the submit, is submitted again.
 """
 
 from __future__ import annotations
@@ -19,7 +26,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
@@ -36,13 +43,16 @@ from tidemill_gateway.metrics import Metrics
 from tidemill_gateway.pressure import Pressure
 
 LEASE = "reconciler"
-_OBJECTS_SHARE, _REQUESTS_SHARE = 0.04, 0.01  # of one core
-_RUST_S_PER_OBJECT = 4e-6  # CPU of the S3 client's own threads, which `thread_time` does not see
+_HOT_SHARE, _COLD_SHARE, _REQUESTS_SHARE = 0.02, 0.02, 0.01  # of one core
+_DAY_S = 86400.0
+_HOUR_S = 3600.0
+_SHORTEST_S = 0.05
 _YOUNG_REQUEST_S = 3.0
 _TAKERS = 4
 _COMPLAIN_S = 10.0
 T = TypeVar("T")
 Open = tuple[str, str, int]  # function, job id, generation
+Place = tuple[str, str]  # bucket, prefix
 log = structlog.get_logger(__name__)
 
 
@@ -75,8 +85,12 @@ class Reconciler:
         self._clock = clock
         self._ttl_s = max(10.0, 3 * interval_s)
         self._renewed_at = 0.0
-        self._requests_due_at = 0.0
-        self._broke_at: tuple[str, str] | None = None
+        self._hot_at = self._cold_at = self._requests_at = 0.0
+        self._epoch: int | None = None
+        self._began: dict[str, tuple[Any, ...]] = {}
+        # CPU seconds of each prefix' last listing, and when it ended.
+        self._costs: dict[Place, float] = {}
+        self._ended: dict[Place, float] = {}
         # Identity as listed -> as the HEAD says, on stores where they differ; without it each round would ask again.
         self._says_head: Memo[str, str] = Memo(100_000, 3600.0)
         # What a HEAD showed to be no job (hop count): its identity.
@@ -102,7 +116,7 @@ class Reconciler:
         pause_s = 0.0
         while not self._stop.wait(pause_s):
             try:
-                pause_s = self.round()
+                pause_s = self.turn()
             except TidemillError as error:
                 pause_s = self._interval_s
                 self._complain(error)
@@ -114,29 +128,39 @@ class Reconciler:
         except TidemillError as error:
             log.info("reconciler.lease_left", error=str(error))  # it expires by itself
 
-    def round(self) -> float:
-        """List everything once, when the lease is ours. Gives the seconds until the next round.
+    def turn(self) -> float:
+        """List what is due, when the lease is ours. Gives the seconds until something is due again.
 
         Raises:
-            StoreUnavailable, LedgerUnavailable, ServiceUnavailable: the round broke off; the next one begins there.
+            LedgerUnavailable, ServiceUnavailable: nothing can be taken now.
         """
         if not self._lead():
             return self._ttl_s / 3
         self._pressure.check()
+        table = self._catalogue.current()
+        self._notice(table)
         began = time.monotonic()
-        spent_s = self._measured(lambda: self._objects(self._catalogue.current()))
-        if began >= self._requests_due_at:
-            requests_s = self._measured(self._requests)
-            self._requests_due_at = began + max(0.9 * self._interval_s, requests_s / _REQUESTS_SHARE)
+        if began >= self._hot_at:
+            self._hot(table)
+        if began >= self._cold_at:
+            self._cold(table)
+        if began >= self._requests_at:
+            spent_s = self._measured(self._requests)
+            self._requests_at = time.monotonic() + max(self._interval_s, spent_s / _REQUESTS_SHARE)
         self._metrics.listing_seconds.observe(time.monotonic() - began)
-        return max(self._interval_s, spent_s / _OBJECTS_SHARE)
+        return max(_SHORTEST_S, min(self._hot_at, self._cold_at, self._requests_at) - time.monotonic())
+
+    def round(self) -> float:
+        """List everything once, now. Gives the seconds until something is due again. Raises as `turn`."""
+        self._forget()
+        self._requests_at = 0.0
+        return self.turn()
 
     def _measured(self, listing: Callable[[], int]) -> float:
-        """Do a listing, and give its CPU seconds."""
+        """Do a listing; give its CPU seconds."""
         cpu = time.thread_time()
-        listed = listing()
-        self._metrics.listed_objects.inc(listed)
-        return time.thread_time() - cpu + listed * _RUST_S_PER_OBJECT
+        self._metrics.listed_objects.inc(listing())
+        return time.thread_time() - cpu
 
     def _lead(self) -> bool:
         self._renewed_at = time.monotonic()
@@ -148,32 +172,78 @@ class Reconciler:
             return False
         return time.monotonic() - self._renewed_at < self._ttl_s / 3 or self._lead()
 
-    # -- objects -------------------------------------------------------------------------------------------------
-    def _objects(self, table: Table) -> int:
-        listed = 0
-        failure: TidemillError | None = None
-        for place in self._order(table.prefixes()):
-            try:
-                for page in self._store.pages(*place):
-                    if not self._go_on():
-                        self._broke_at = place
-                        return listed
-                    listed += len(page)
-                    self._page(table, page)
-            except TidemillError as error:
-                # Another bucket may still answer; the first one that did not comes first next time.
-                if failure is None:
-                    failure, self._broke_at = error, place
-                self._complain(error, bucket=place[0], prefix=place[1])
-        if failure is None:
-            self._broke_at = None
-        return listed
+    # -- lanes ---------------------------------------------------------------------------------------------------
+    def _notice(self, table: Table) -> None:
+        """After a ledger that began anew, and after a change of when a trigger begins, everything is listed soon."""
+        found = self._ledger.epoch()
+        epoch = found[0] if found is not None else None
+        began = {
+            name: (record.triggers_since, tuple(sorted(record.places_since.items())), record.replayed)
+            for name, record in table.functions.items()
+        }
+        if epoch != self._epoch or began != self._began:
+            self._epoch, self._began = epoch, began
+            self._forget()
 
-    def _order(self, places: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        if self._broke_at not in places:
-            return places
-        at = places.index(self._broke_at)
-        return places[at:] + places[:at]
+    def _forget(self) -> None:
+        self._costs.clear()
+        self._hot_at = 0.0
+
+    def _is_hot(self, place: Place) -> bool:
+        return self._costs.get(place, 0.0) <= self._interval_s * _HOT_SHARE
+
+    def _hot(self, table: Table) -> None:
+        places = table.prefixes()
+        cold = [place for place in places if not self._is_hot(place)]
+        folders = [
+            (bucket, folder)
+            for bucket, folder in self._submitter.lively(_HOUR_S)
+            if any(bucket == b and folder.startswith(p) and folder != p for b, p in cold)
+        ]
+        spent_s = 0.0
+        for place in [place for place in places if self._is_hot(place)] + folders:
+            spent_s += self._list(table, place)
+        self._hot_at = time.monotonic() + max(self._interval_s, spent_s / _HOT_SHARE)
+
+    def _cold(self, table: Table) -> None:
+        places = [place for place in table.prefixes() if not self._is_hot(place)]
+        if not places:
+            self._cold_at = time.monotonic() + self._interval_s
+            return
+        spent_s = self._list(table, min(places, key=lambda place: self._ended.get(place, 0.0)), cold=True)
+        pause_s = min(spent_s / _COLD_SHARE, _DAY_S / len(places))
+        self._cold_at = time.monotonic() + max(self._interval_s, pause_s)
+
+    # -- objects -------------------------------------------------------------------------------------------------
+    def _list(self, table: Table, place: Place, *, cold: bool = False) -> float:
+        """List one prefix; gives the CPU seconds that it took."""
+        complete = True
+        others_s = 0.0
+
+        def pages() -> int:
+            nonlocal complete, others_s
+            listed = 0
+            for page in self._store.pages(*place):
+                if not self._go_on():
+                    complete = False
+                    break
+                listed += len(page)
+                self._page(table, page)
+                if cold and time.monotonic() >= self._hot_at:
+                    cpu = time.thread_time()
+                    self._hot(table)
+                    others_s += time.thread_time() - cpu
+            return listed
+
+        spent_s = 0.0
+        try:
+            spent_s = self._measured(pages) - others_s
+            if complete:
+                self._costs[place] = spent_s
+        except TidemillError as error:
+            self._complain(error, bucket=place[0], prefix=place[1])
+        self._ended[place] = time.monotonic()
+        return spent_s
 
     def _page(self, table: Table, page: list[ObjectInfo]) -> None:
         ids: list[str] = []

@@ -63,8 +63,3 @@ def hop_of(metadata: str | None) -> int:
     if metadata is None or not metadata.isascii() or not metadata.isdigit() or len(metadata) > 6:
         return 0
     return int(metadata)
-
-
-def old_enough(last_modified: int, since: float) -> bool:
-    """Whether an object came at or after the start of its trigger; stores give whole seconds (rule 7)."""
-    return last_modified >= int(since)

@@ -6,6 +6,7 @@ stands), so a forged or stale event can at worst point at an object that is a jo
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from tidemill_gateway.intake.memo import Memo
 
 Ring = Callable[[str, str, str], object]  # agent, job id, function
 HOP = "tidemill-hop"
+_LIVELY = 16
 log = structlog.get_logger(__name__)
 
 
@@ -44,6 +46,8 @@ class Submitter:
         self._ring = ring
         self._max_hops = max_hops
         self._noted: Memo[tuple[str, str, str], None] = Memo(50_000, 600.0)
+        self._lively: dict[tuple[str, str], float] = {}
+        self._lively_lock = threading.Lock()
 
     def submit(self, job: NewJob) -> Submitted:
         """Hand a job to the ledger, and ring the agent whose grant it used.
@@ -77,6 +81,12 @@ class Submitter:
         info = self._store.head(bucket, key)
         return self._take(table, info, look_first=True) if info is not None else Taken({})
 
+    def lively(self, within_s: float) -> list[tuple[str, str]]:
+        """Give the (bucket, folder) pairs where new jobs came from in the last seconds, the newest ones of many."""
+        oldest = time.monotonic() - within_s
+        with self._lively_lock:
+            return sorted(place for place, at in self._lively.items() if at >= oldest)
+
     def note(self, bucket: str, key: str, reason: str) -> None:
         """Tell the operator why an object is no job; once, not with each listing."""
         if self._noted.put((bucket, key, reason), None):
@@ -103,6 +113,7 @@ class Submitter:
             submitted = self.submit(job)
             created += submitted.created
             if submitted.created:
+                self._enliven(info.bucket, info.key)
                 log.info(
                     "job.accepted",
                     job_id=job.id,
@@ -115,11 +126,19 @@ class Submitter:
                 )
         return Taken(ids, created)
 
+    def _enliven(self, bucket: str, key: str) -> None:
+        place = (bucket, key[: key.rfind("/") + 1])
+        with self._lively_lock:
+            self._lively.pop(place, None)
+            self._lively[place] = time.monotonic()  # now the last one
+            if len(self._lively) > _LIVELY:
+                del self._lively[next(iter(self._lively))]
+
 
 def current_targets(table: Table, info: ObjectInfo) -> Sequence[tuple[FunctionRecord, Trigger]]:
-    """Give the functions whose trigger matches the object and is not younger than it."""
+    """Give the functions whose trigger matches the object and is not younger than it (rule 7)."""
     found = table.targets(info.bucket, info.key)
-    return [pair for pair in found if rules.old_enough(info.last_modified, pair[0].since(pair[1]))]
+    return [pair for pair in found if pair[0].takes(pair[1], info.key, info.last_modified)]
 
 
 def identity(record: FunctionRecord, store: str, info: ObjectInfo) -> str:

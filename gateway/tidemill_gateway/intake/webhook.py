@@ -18,6 +18,7 @@ from tidemill.errors import InvalidSpec, NotAllowed, NotFound, TidemillError
 from tidemill.ledger.api import Ledger
 from tidemill.models import BucketEvent
 from tidemill_gateway.catalogue import Catalogue
+from tidemill_gateway.intake.canary import Canary
 from tidemill_gateway.intake.dialects import read
 from tidemill_gateway.intake.submit import Submitter
 from tidemill_gateway.metrics import Metrics
@@ -53,6 +54,7 @@ class Receiver:
         metrics: Metrics,
         *,
         queue: int,
+        canary: Canary | None = None,
         workers: int = 3,
     ) -> None:
         self._ledger = ledger
@@ -61,6 +63,7 @@ class Receiver:
         self._pressure = pressure
         self._metrics = metrics
         self._limit = queue
+        self._canary = canary
         self._workers = workers
         self._changed = threading.Condition()
         self._waiting: deque[Arrival] = deque()
@@ -133,7 +136,8 @@ class Receiver:
                 self._metrics.events_junk.inc()
                 self._ledger.note_junk(arrival.source, junk, arrival.body[:_JUNK_BYTES])
             for event in reading.events if reading is not None else ():
-                hints.setdefault((event.bucket, event.keys), (event, arrival.at))
+                if not self._is_canary(event, arrival.at):
+                    hints.setdefault((event.bucket, event.keys), (event, arrival.at))
         if not hints:
             return
         table = self._catalogue.current()
@@ -151,6 +155,15 @@ class Receiver:
             if taken.created:
                 self._metrics.jobs_accepted.labels("event").inc(taken.created)
                 self._metrics.intake_seconds.observe(time.monotonic() - at)
+
+    def _is_canary(self, event: BucketEvent, at: float) -> bool:
+        if self._canary is None:
+            return False
+        try:
+            return self._canary.seen(event.bucket, event.keys[0], at)
+        except TidemillError as error:
+            log.debug("events.canary_kept", code=error.error_code, error=str(error))
+            return True
 
     def _complain(self, error: TidemillError, bodies: int) -> None:
         """One line in ten seconds: while a server is away each batch fails alike."""
