@@ -335,8 +335,8 @@ class Ledger(Protocol):
         self, token: Token, *, delay_s: float = 0.0, count: bool = True, why: str = "", error: JobError | None = None
     ) -> bool:
         """Running -> queued, to be tried again after `delay_s`. With `count=False` the attempt does not count (drain,
-        environment trouble). The caller ends the job itself when attempts are used up. A job whose cancel was asked
-        is not queued: the next sweep hands it over to be ended."""
+        environment trouble). The caller ends the job itself when attempts are used up. A job whose cancel was asked,
+        or whose attempts are used up all the same, is not queued: the next sweep hands it over to be ended."""
 
     def cancel(self, job_id: str, by: str, lease_s: float) -> tuple[JobState | None, Claim | None]:
         """Ask for a cancel. A queued or released job is seized for the caller, who commits the cancel. A running one

@@ -332,7 +332,8 @@ class MemoryJobs:
             agent, attempt = held.agent, held.attempt
             if not count and held.by is None and attempt > 0:
                 held.attempt = attempt - 1
-            if held.cancel:
+            used = held.attempt if held.counted == token.epoch else 0
+            if held.cancel or used >= held.new.max_attempts:
                 held.nonce, held.lease = None, now
             else:
                 self._requeue(held, now, now + wire.micros(delay_s) if delay_s > 0 else None)

@@ -41,6 +41,17 @@ def test_a_job_out_of_attempts_is_handed_to_the_sweeper_who_ends_it(world: World
     assert world.state(claim.job.id) == "failed"
 
 
+def test_a_job_given_back_without_an_attempt_left_is_ended_not_run_again(world: World) -> None:
+    ledger, claim = world.ledger, world.claimed(max_attempts=1)
+    assert ledger.give_back(claim.token, why="broke")
+    (mine,) = ledger.sweep("placement", 60.0, 60.0).exhausted
+    assert ledger.give_back(mine.token, count=False), "also when the one who should end it gives it back"
+    (mine,) = ledger.sweep("placement", 60.0, 60.0).exhausted
+    assert (mine.job.id, mine.token.attempt) == (claim.job.id, 1)
+    assert [event.what for event in mine.job.history] == ["given_back", "given_back"]
+    world.finish(mine.token, "failed")
+
+
 def test_a_sweeper_that_dies_loses_the_job_to_the_next_one(world: World) -> None:
     ledger, claim = world.ledger, world.claimed(lease_s=0.0, max_attempts=1)
     (lost,) = ledger.sweep("first", 0.0, 60.0).exhausted

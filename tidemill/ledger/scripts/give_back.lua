@@ -1,4 +1,5 @@
--- Purpose: queue a running job again, to be tried at once or later. One that is to be cancelled goes to the sweep.
+-- Purpose: queue a running job again, to be tried at once or later. One that is to be cancelled, or has no attempt left,
+--          goes to the sweep.
 -- KEYS:    1 prefix
 -- ARGV:    1-5 token (id, generation, epoch, attempt, nonce), 6 delay (us), 7 count the attempt (0, 1), 8 why,
 --          9 error line
@@ -18,7 +19,8 @@ if ARGV[7] == "0" and not job.by and attempt > 0 then -- a seized job counted no
   job.attempt = attempt - 1
   redis.call("HSET", KEY.job .. id, "attempt", job.attempt)
 end
-if job.cancel then
+local used = job.counted == EPOCH and job.attempt or 0
+if job.cancel or used >= job.max then
   redis.call("HDEL", KEY.job .. id, "nonce")
   redis.call("ZADD", KEY.leases, NOW, id)
 else
