@@ -160,6 +160,9 @@ class Checker:
         files = {output.name for output in manifest.outputs}
         if files != _FILES.get(entry.drop.want, set()):
             verdict.say("torn", f"{name} has {sorted(files)}")
+        commit = self._record.get_commit(manifest.function, manifest.job_id, manifest.generation)
+        if commit is None or {o.sha256 for o in commit.outputs} != {o.sha256 for o in manifest.outputs}:
+            verdict.say("torn", f"{name}: the commit record tells of another run than the manifest")
         nonces = set()
         for output in manifest.outputs:
             try:

@@ -17,6 +17,7 @@ from tests.faults.schedule import Fault
 from tests.faults.system import System
 
 _COPY_EVERY_S = 4.0
+_REVIVE_EVERY_S = 1.5
 
 
 @dataclass(order=True)
@@ -56,6 +57,7 @@ class Injector:
         began = time.monotonic()
         for fault in self._faults:
             self._plan(began + fault.at_s, lambda fault=fault: self._strike(fault), fault)
+        self._revive()
         if any(fault.kind == "redis" and fault.what == "restore" for fault in self._faults):
             self._copy(began + window_s)
         while (now := time.monotonic()) < began + window_s:
@@ -72,6 +74,7 @@ class Injector:
         self._system.redis.start()
         self._system.store.start()
         self._system.redis.unfill()
+        self._system.revive()
 
     # -- plan ----------------------------------------------------------------------------------------------------
     def _plan(self, at: float, action: Callable[[], None], fault: Fault | None = None) -> None:
@@ -84,6 +87,10 @@ class Injector:
 
     def _end(self, name: str) -> None:
         self._undo.pop(name)()
+
+    def _revive(self) -> None:
+        self._system.revive()
+        self._plan(time.monotonic() + _REVIVE_EVERY_S, self._revive)
 
     def _copy(self, until: float) -> None:
         self._system.redis.copy()
@@ -140,11 +147,11 @@ class Injector:
             self._until("fill", fault.lasts_s, self._unfill)
         elif fault.what == "restore":
             age_s = server.restore(fault.facts["age_s"])
-            server.start()
+            server.begin()
             return f"{age_s:.1f} s old" if age_s is not None else "no copy yet"
         else:
             server.kill()
-            self._until("redis", fault.lasts_s, server.start)
+            self._until("redis", fault.lasts_s, server.begin)
         return ""
 
     def _unfill(self) -> None:
@@ -153,7 +160,7 @@ class Injector:
 
     def _store(self, fault: Fault, strike: Strike) -> str:
         self._system.store.kill()
-        self._until("store", fault.lasts_s, self._system.store.start)
+        self._until("store", fault.lasts_s, self._system.store.begin)
         return ""
 
     def _events(self, fault: Fault, strike: Strike) -> str:

@@ -44,7 +44,7 @@ class Choice:
         """The command line that does it again."""
         return (
             f"python -m tests.faults --seed {self.seed} --jobs {self.jobs} --minutes {self.minutes:g} "
-            f"--gap {self.gap_s:g} --faults {','.join(self.faults)}"
+            f"--gap {self.gap_s:g} --faults {','.join(self.faults) or 'none'}"
         )
 
 
@@ -112,7 +112,7 @@ def _run(choice: Choice, folder: Path, tell: Callable[[str], None]) -> Result:
     try:
         tell(f"seed {choice.seed}: starting the system in {folder}")
         system.start()
-        load = Load(system.record.store, system.url, system.token, drops, choice.seed)
+        load = Load(system.record.store, system.urls, system.token, drops, choice.seed)
         injector = Injector(system, faults, tell)
         watch = _Watch(system)
         try:

@@ -7,6 +7,7 @@ was never accepted is nobody's promise.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import threading
 import time
@@ -49,12 +50,16 @@ class Entry:
 class Load:
     """Runs the drops of a plan in threads; `journal` has an entry for each that has begun."""
 
-    def __init__(self, store: Store, url: str, token: str, drops: Sequence[Drop], seed: int) -> None:
+    def __init__(self, store: Store, urls: Sequence[str], token: str, drops: Sequence[Drop], seed: int) -> None:
         self.journal: list[Entry] = []
         self._store = store
-        self._http = httpx.Client(
-            base_url=f"{url}/api/v1", headers={"Authorization": f"Bearer {token}"}, timeout=15, trust_env=False
-        )
+        self._gateways = [
+            httpx.Client(
+                base_url=f"{url}/api/v1", headers={"Authorization": f"Bearer {token}"}, timeout=15, trust_env=False
+            )
+            for url in urls
+        ]
+        self._turn = itertools.count()
         self._drops = drops
         self._seed = seed
         self._give_up = threading.Event()
@@ -85,7 +90,13 @@ class Load:
         self._give_up.set()
         self._thread.join(5)
         self._pool.shutdown(wait=True, cancel_futures=True)
-        self._http.close()
+        for gateway in self._gateways:
+            gateway.close()
+
+    @property
+    def _http(self) -> httpx.Client:
+        """One gateway after the other."""
+        return self._gateways[next(self._turn) % len(self._gateways)]
 
     def _run(self) -> None:
         for drop in self._drops:

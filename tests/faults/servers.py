@@ -47,10 +47,14 @@ class Server:
 
     def start(self) -> None:
         """Start it, unless it runs, and wait until it answers."""
+        self.begin()
+        wait_ready(self._ready, _START_S, alive=lambda: self.pid is not None)
+
+    def begin(self) -> None:
+        """Start it, unless it runs, and do not wait."""
         if self.pid is None:
             with (self.folder / "log").open("ab") as output:
                 self._process = spawn(self._argv, env=self._env, cwd=self.folder, output=output)
-        wait_ready(self._ready, _START_S, alive=lambda: self.pid is not None)
 
     def kill(self) -> None:
         if (pid := self.pid) is not None and self._process is not None:
@@ -120,7 +124,7 @@ class Store(Server):
         super().__init__("store", self.seaweed.argv(), self.seaweed.env(), folder, self.seaweed.check_ready)
         self.port = self.seaweed.ports.s3
 
-    def start(self) -> None:
+    def begin(self) -> None:
         if self.pid is None:
             self.seaweed.remove_sockets()
-        super().start()
+        super().begin()

@@ -18,7 +18,7 @@ import yaml
 
 from tests.faults.events import EventProxy
 from tests.faults.schedule import LINES
-from tests.faults.servers import Redis, Store
+from tests.faults.servers import Redis, Server, Store
 from tests.faults.toxiproxy import Toxiproxy
 from tidemill.ledger import connect
 from tidemill.local.commands import status
@@ -26,6 +26,7 @@ from tidemill.local.control import Control
 from tidemill.local.errors import LocalError
 from tidemill.local.ports import LOOPBACK, Reservation
 from tidemill.local.seaweed import Webhook
+from tidemill.local.spawn import spawn
 from tidemill.local.state import StateDir
 from tidemill.record import Record
 from tidemill.settings import StoreSettings
@@ -65,7 +66,8 @@ class System:
         self._sitecustomize = sitecustomize
         self._password = secrets.redis_password.get_secret_value()
         self._up: subprocess.Popen[bytes] | None = None
-        self.url = f"http://{LOOPBACK}:{self._gateway_port}"
+        self.urls = [f"http://{LOOPBACK}:{self._gateway_port}"]
+        self.twins: dict[str, Server] = {}
         self.token = secrets.token.get_secret_value()
         # The lab's own way in passes no proxy.
         self.ledger = connect(self.redis.url)
@@ -92,24 +94,37 @@ class System:
         argv += ["--redis", self._redis_url("control"), "--store", self._store_url("control", secret=True)]
         argv += ["--port", str(self._gateway_port), "--pools", str(pools), "--functions", str(functions)]
         with (self.folder / "up.log").open("ab") as output:
-            self._up = subprocess.Popen(
-                argv,
-                env=self._environment(),
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+            self._up = spawn(argv, env=self._environment(), cwd=self.folder, output=output)
         give_up = time.monotonic() + _START_S
         while not self._ready():
             if self._up.poll() is not None or time.monotonic() > give_up:
                 raise RuntimeError(f"the system did not start; see {self.folder}/up.log and state/logs")
             time.sleep(0.1)
+        self._start_twins()
+
+    def _start_twins(self) -> None:
+        """A second gateway and a second placement service, with the settings of the first ones."""
+        with Reservation() as port:
+            twin_port = port.take()
+        self.urls.append(f"http://{LOOPBACK}:{twin_port}")
+        for name, changed in (("gateway", {"TIDEMILL_GATEWAY__PORT": str(twin_port)}), ("placement", {})):
+            folder = self.folder / f"second-{name}"
+            folder.mkdir()
+            argv = [sys.executable, "-P", "-m", "tidemill", name]
+            env = {**psutil.Process(self.pids(name)[0]).environ(), **changed}
+            self.twins[name] = Server(f"second {name}", argv, env, folder, lambda: None)
+        self.revive()
+
+    def revive(self) -> None:
+        """Start the second services again where they were killed; `up` does that for the first ones."""
+        for twin in self.twins.values():
+            twin.begin()
 
     def close(self) -> list[str]:
         """End everything. Gives processes that outlived it, which is a fault."""
         left: list[str] = []
+        for twin in self.twins.values():
+            twin.kill()
         family: list[psutil.Process] = []
         if self._up is not None:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -152,7 +167,10 @@ class System:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     found += [child.pid for child in psutil.Process(pid).children()]
             return found
-        return [row["pid"] for row in self._control().services() if row["name"] == what and row["pid"] is not None]
+        found = [row["pid"] for row in self._control().services() if row["name"] == what and row["pid"] is not None]
+        if what in self.twins and (pid := self.twins[what].pid) is not None:
+            found.append(pid)
+        return found
 
     def agent_names(self) -> dict[int, str]:
         return {row["pid"]: row["name"] for row in self._control().list() if row["exit"] is None}
@@ -217,5 +235,5 @@ class System:
         }
         (self.folder / "tmp").mkdir(exist_ok=True)
         if self._sitecustomize is not None:
-            env["PYTHONPATH"] = str(self._sitecustomize)
+            env["PYTHONPATH"] = f"{self._sitecustomize}:{HERE / 'mutants'}"
         return env

@@ -1,0 +1,32 @@
+"""A publication that its agent began, and did not end, is nobody's business."""
+
+from patching import after_import
+
+
+def change(module):
+    module.Endings.unpublished = lambda self, claim: True
+    module.resume = lambda *_: None
+
+
+def change_attempt(module):
+    module.resume = lambda *_: None
+
+
+def change_rebuild(module):
+    module._publish = lambda *_: 0
+
+
+def change_ending(module):
+    def publish(ledger, record, claim, stored):
+        if stored.nonce != claim.token.nonce:
+            return None
+        return honest(ledger, record, claim, stored)
+
+    honest = module._publish
+    module._publish = publish
+
+
+after_import("tidemill_placement.endings", change)
+after_import("tidemill_placement.rebuild", change_rebuild)
+after_import("tidemill_workers.attempt", change_attempt)
+after_import("tidemill.record.ending", change_ending)

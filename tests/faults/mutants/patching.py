@@ -1,0 +1,42 @@
+"""Change a module of the system right after its import, in every process of a run that imports it.
+
+Each mutant is a folder with a `sitecustomize.py`; the lab puts it and this folder on the path of all processes.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+
+def after_import(name: str, change: Callable[[Any], None]) -> None:
+    """Call `change(module)` when the module `name` has been imported."""
+    sys.meta_path.insert(0, _Finder(name, change))
+
+
+class _Finder:
+    def __init__(self, name: str, change: Callable[[Any], None]) -> None:
+        self._name = name
+        self._change = change
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)  # the others find it
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return None
+        load, change = spec.loader.exec_module, self._change
+
+        def exec_module(module: ModuleType) -> None:
+            load(module)
+            change(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
