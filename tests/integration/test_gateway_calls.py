@@ -234,6 +234,18 @@ def test_log_lines_come_live_as_json_and_as_text(lab: Lab) -> None:
     assert [line["text"] for line in later[0].json()["lines"]] == ["three"]
     assert later[0].json()["done"] is False
 
+    # After the end the stored log is the whole one: the ledger's lacks what came too fast.
+    stored = b"stdout: one\nstderr: tv\xc3\xa5\nlog: 3: \x0b\n"
+    lab.services.record.put_log(claim.job.function, job_id, 1, stored)
+    assert lab.ledger.give_back(claim.token, delay_s=0, count=False, why="")
+    lab.end(job_id)
+    assert lab.http.get(f"/api/v1/jobs/{job_id}/logs").text == "one\ntvå\n3: \x0b\n"
+    whole = lab.http.get(f"/api/v1/jobs/{job_id}/logs", params={"format": "json"}).json()
+    assert [(line["stream"], line["text"]) for line in whole["lines"]][-1] == ("log", "3: \x0b")
+    assert (len(whole["lines"]), whole["done"]) == (3, True)
+    rest = lab.http.get(f"/api/v1/jobs/{job_id}/logs", params={"format": "json", "after": found["next"]}).json()
+    assert [line["text"] for line in rest["lines"]] == ["three"], "who follows goes on where they were"
+
 
 def test_without_the_right_token_only_healthz_answers(lab: Lab, subtests: pytest.Subtests) -> None:
     for token in (None, "", "Bearer wrong", f"Bearer {TOKEN}x", "Basic abc"):

@@ -158,6 +158,7 @@ def test_a_success_is_published_with_its_cost_and_log(scene: Scene) -> None:
     assert scene.store.get("outbox", "fn/a.txt/result.json") == b'{"ok": true}'
     assert scene.manifest(job).outputs[0].key == "fn/a.txt/result.json"
     assert b"a line" in (scene.record.get_log("fn", job.id, 1) or b"")
+    assert [line.text for line in scene.ledger.log(job.id)] == ["a line"], "who follows it sees the last line, too"
     task = scene.runner.tasks[0]
     assert task.params == {"k": 3}, "defaults are filled in"
     assert (task.name, task.key) == ("a.txt", "fn/a.txt")

@@ -78,6 +78,7 @@ class Attempt:
         self._claim = claim
         self._job: Job = claim.job
         self._runner: Runner | None = None
+        self._lease: Lease | None = None
         self._log = _LogKeeper(shop.log_bytes)
         self._started_at = shop.now()
 
@@ -89,6 +90,7 @@ class Attempt:
         ):
             began = time.monotonic()
             with self._shop.leases.hold(token, self._interrupt) as lease:
+                self._lease = lease
                 try:
                     said = self._work(lease)
                 except ServiceUnavailable as error:
@@ -241,6 +243,7 @@ class Attempt:
             try:
                 self._store_log()
                 failpoint("attempt.log_stored")
+                self._say_rest()
                 manifest = finish(shop.ledger, shop.record, self._claim, function, end, shop.lease_s, shop.now)
                 return f"{manifest.state}" if manifest else "stale"
             except ServiceUnavailable:
@@ -253,6 +256,11 @@ class Attempt:
         if text := self._log.text():
             token = self._claim.token
             self._shop.record.put_log(self._job.function, token.job_id, token.generation, text)
+
+    def _say_rest(self) -> None:
+        """Whoever follows the live log sees its last lines: after the end the ledger takes no more."""
+        if (lease := self._lease) is not None:
+            self._shop.leases.flush(lease)
 
     def _after_closed(self, lease: Lease) -> str:
         if lease.lost:
@@ -283,6 +291,7 @@ class Attempt:
     def _give_back(self, delay_s: float, *, count: bool, why: str, error: JobError | None = None) -> str:
         try:
             self._store_log()
+            self._say_rest()
             failpoint("attempt.giving_back")
             self._shop.ledger.give_back(self._claim.token, delay_s=delay_s, count=count, why=why, error=error)
         except ServiceUnavailable as fault:

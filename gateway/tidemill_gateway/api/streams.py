@@ -43,19 +43,21 @@ def routes(services: Services) -> APIRouter:
         as_json = format == "json" or (format is None and "application/json" in request.headers.get("accept", ""))
         lines, job = await _lines(job, after, wait)
         stored = None
-        if not lines and after == "0" and job.state.terminal:
+        if after == "0" and job.state.terminal:
+            # The whole log; the ledger's is cut, lacks what a flood outran, and may be gone.
             record = services.record
             stored = await run_in_threadpool(record.get_log, job.function, job_id, job.generation)
         if not as_json:
-            text = (stored or b"").decode("utf-8", "replace") or "".join(f"{line.text}\n" for line in lines)
+            texts = [x.text for x in lines] if stored is None else [text for _, text in _parts(stored)]
+            text = "".join(f"{text}\n" for text in texts)
             return PlainTextResponse(text, headers={"X-Content-Type-Options": "nosniff"})
         rows = [{"position": x.position, "at": x.at, "stream": x.stream, "text": x.text} for x in lines]
         if stored is not None:
             at = job.finished_at or job.created_at
-            texts = stored.decode("utf-8", "replace").splitlines()
-            rows = [{"position": "0", "at": at, "stream": "log", "text": text} for text in texts]
+            rows = [{"position": "0", "at": at, "stream": stream, "text": text} for stream, text in _parts(stored)]
         position = lines[-1].position if lines else after
-        return wire.of_value({"lines": rows, "next": position, "done": job.state.terminal and not lines})
+        done = job.state.terminal and (stored is not None or not lines)
+        return wire.of_value({"lines": rows, "next": position, "done": done})
 
     async def _lines(job: Job, after: str, wait_s: float) -> tuple[list[LogLine], Job]:
         clock = asyncio.get_running_loop().time
@@ -111,6 +113,15 @@ async def _events(ledger: Ledger, feed: Feed, job: Job, resume: str | None) -> A
                 silent = 0
                 yield ": still here\n\n"
         yield _sse("job", wire.dump(job))
+
+
+def _parts(stored: bytes) -> list[tuple[str, str]]:
+    """Stream and text of each line of a stored log (`stream: text`; a note about dropped lines has no stream)."""
+    found = []
+    for line in stored.decode("utf-8", "replace").removesuffix("\n").split("\n"):
+        stream, colon, text = line.partition(": ")
+        found.append((stream, text) if colon and stream.isidentifier() else ("log", line))
+    return found
 
 
 async def _again(ledger: Ledger, job: Job) -> Job:
