@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import structlog
 
-from tidemill.errors import Conflict, NotAllowed, NotFound, PreconditionFailed
+from tidemill.errors import Conflict, LedgerUnavailable, NotAllowed, NotFound, PreconditionFailed
 from tidemill.failpoints import failpoint
 from tidemill.ledger.api import Ledger, NewJob
 from tidemill.models import (
@@ -43,6 +43,8 @@ from tidemill_gateway.metrics import Metrics
 from tidemill_gateway.pressure import Pressure
 
 _JOB_ID = re.compile(r"[0-9a-f]{32}")
+_FUNCTION = re.compile(r"[a-z][a-z0-9-]{0,38}")
+_RESTORED_SEQUENCE = 3
 _NAME_BYTES = 200
 _SMALL_BYTES = 2**20
 log = structlog.get_logger(__name__)
@@ -149,13 +151,20 @@ class Calls:
         return self._submit(function, stored, look_first=False, via="api")
 
     def function(self, name: str) -> FunctionRecord:
-        """Raises `NotFound` with the nearest name."""
+        """Give a function. The bucket has the last word: a ledger that was lost knows none until it is restored.
+
+        Raises:
+            NotFound: with the nearest name.
+        """
         functions = self._catalogue.current().functions
-        if name not in functions:
-            close = difflib.get_close_matches(name, functions, 1, 0.5)
-            hint = f"Did you mean {close[0]}?" if close else "`tidemill function list` shows what is deployed."
-            raise NotFound(f"there is no function {name}", hint=hint)
-        return functions[name]
+        if name in functions:
+            return functions[name]
+        stored = self._record.get_function(name) if _FUNCTION.fullmatch(name) else None
+        if stored is not None and stored.deleted_at is None:
+            return stored
+        close = difflib.get_close_matches(name, functions, 1, 0.5)
+        hint = f"Did you mean {close[0]}?" if close else "`tidemill function list` shows what is deployed."
+        raise NotFound(f"there is no function {name}", hint=hint)
 
     def _named(self, owner: Owner, subject: Named) -> JobInput:
         if subject.bucket == self._record.bucket:
@@ -220,6 +229,7 @@ class Calls:
 
         Raises:
             NotFound: there is none.
+            LedgerUnavailable: the ledger is being restored, and nobody can say.
         """
         return owner.check_job(self._find(job_id))
 
@@ -227,10 +237,22 @@ class Calls:
         if _JOB_ID.fullmatch(job_id):
             if (job := self._ledger.job(job_id)) is not None:
                 return job
-            for name in sorted(self._ledger.functions()):
+            restoring = self._restoring()
+            for name in sorted({*self._ledger.functions(), *(self._record.function_names() if restoring else ())}):
                 if (manifest := self._newest(name, job_id)) is not None:
                     return job_of(manifest)
+            if restoring:
+                raise LedgerUnavailable(
+                    f"the ledger lost its memory and is being restored: job {job_id} is not known yet",
+                    hint="Ask again in some seconds; nothing that was accepted is lost.",
+                )
         raise NotFound(f"there is no job {job_id}", hint="`tidemill job list` shows what there is.")
+
+    def _restoring(self) -> bool:
+        """Whether jobs may be missing here that were accepted: a ledger that is not the first one of its installation,
+        until its rebuild is over and the reconciler has had time for a round (the sequence grows every 10 s)."""
+        epoch = self._ledger.epoch()
+        return epoch is None or (epoch[0] > 1 and epoch[1] < _RESTORED_SEQUENCE)
 
     def _newest(self, function: str, job_id: str) -> Manifest | None:
         newest: Manifest | None = None

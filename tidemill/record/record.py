@@ -115,6 +115,10 @@ class Record:
         found = [self._objects.read(key, FunctionRecord) for key in self._keys(keys.FUNCTIONS) if _is_current(key)]
         return [record for record in found if record is not None]
 
+    def function_names(self) -> set[str]:
+        """The names of all functions, deleted ones too; one listing."""
+        return {key.split("/")[1] for key in self._keys(keys.FUNCTIONS) if _is_current(key)}
+
     def get_function(self, name: str, revision: str | None = None) -> FunctionRecord | None:
         return self._objects.read(keys.function(name, revision), FunctionRecord)
 

@@ -1,0 +1,83 @@
+"""While Redis is being filled again from the bucket the gateway says so, and never that something does not exist."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+import redis
+
+from tests.support import S3
+from tests.support.gateway import Lab, free_socket, run_gateway
+
+SPEC: dict[str, object] = {"name": "echo", "handler": "work:run"}
+
+
+@pytest.fixture
+def lab(s3: S3, redis_url: str, bucket: str) -> Iterator[Lab]:
+    with free_socket() as sock, run_gateway(s3, redis_url, bucket, sock) as found:
+        found.deploy(SPEC).raise_for_status()
+        yield found
+
+
+@pytest.fixture
+def lose(lab: Lab, redis_url: str):
+    """Redis forgets everything, and a new epoch begins, as placement does it before it rebuilds."""
+
+    def flush() -> None:
+        with redis.Redis.from_url(redis_url) as client:
+            client.flushdb()
+        assert lab.ledger.begin_epoch(2, 0)
+
+    return flush
+
+
+def submit(lab: Lab) -> httpx.Response:
+    return lab.http.post("/api/v1/functions/echo/jobs", files={"file": ("a.txt", b"x")})
+
+
+def test_a_function_that_only_the_bucket_knows_takes_calls(lab: Lab, lose) -> None:
+    lose()
+    assert lab.http.get("/api/v1/functions/echo").status_code == 200
+    assert submit(lab).status_code == 202
+
+
+def test_a_function_that_nobody_deployed_is_unknown_at_any_time(lab: Lab, lose) -> None:
+    lose()
+    answer = lab.http.post("/api/v1/functions/nosuch/jobs", files={"file": ("a.txt", b"x")})
+    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+
+
+def test_a_deleted_function_stays_deleted(lab: Lab, lose) -> None:
+    lab.http.delete("/api/v1/functions/echo").raise_for_status()
+    lose()
+    assert submit(lab).status_code == 404
+
+
+def test_a_finished_job_is_shown_from_its_manifest(lab: Lab, lose) -> None:
+    job_id = submit(lab).json()["id"]
+    lab.end(job_id)
+    lose()
+    assert lab.http.get(f"/api/v1/jobs/{job_id}").json()["state"] == "succeeded"
+
+
+def test_a_waiting_job_is_to_be_asked_for_again(lab: Lab, lose) -> None:
+    job_id = submit(lab).json()["id"]
+    lose()
+    for answer in (lab.http.get(f"/api/v1/jobs/{job_id}"), lab.http.post(f"/api/v1/jobs/{job_id}/cancel")):
+        assert (answer.status_code, answer.json()["code"]) == (503, "ledger_unavailable")
+    assert "restored" in answer.json()["detail"]
+
+
+def test_an_unknown_job_is_not_found_once_all_has_come_back(lab: Lab, lose) -> None:
+    lose()
+    unknown = "0" * 32
+    assert lab.http.get(f"/api/v1/jobs/{unknown}").status_code == 503
+    for sequence in range(1, 4):
+        assert lab.ledger.advance(2, sequence)
+    assert lab.http.get(f"/api/v1/jobs/{unknown}").status_code == 404
+
+
+def test_in_an_installation_that_never_lost_anything_an_unknown_job_is_not_found(lab: Lab) -> None:
+    assert lab.http.get(f"/api/v1/jobs/{'0' * 32}").status_code == 404
