@@ -102,6 +102,9 @@ class PlacementSettings(_Group):
 
 
 class RetentionSettings(_Group):
+    manifests: float = Field(default=90 * 86400.0, gt=0)
+    """Seconds after which the manifest and the commit record of a finished job are deleted, if its input is gone or is
+    another object now. While the input is listed they stay."""
     logs: float = Field(default=30 * 86400.0, gt=0)
     """Seconds that log files are kept."""
     payloads: float = Field(default=7 * 86400.0, gt=0)

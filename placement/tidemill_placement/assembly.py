@@ -18,7 +18,7 @@ from tidemill.ledger import connect
 from tidemill.ledger.api import Ledger
 from tidemill.models.files import load_pools
 from tidemill.record import Record
-from tidemill.settings import Settings
+from tidemill.settings import RetentionSettings, Settings
 from tidemill.store import open_store
 from tidemill_placement.core import Rules
 from tidemill_placement.crew import Crew
@@ -28,6 +28,7 @@ from tidemill_placement.feeder import Feeder
 from tidemill_placement.lead import Lead
 from tidemill_placement.planner import Planner
 from tidemill_placement.rebuild import rebuild
+from tidemill_placement.retention import Lifetimes, Retention
 from tidemill_placement.scalers import LocalScaler, Scaler
 from tidemill_placement.servertime import ServerTime
 from tidemill_placement.service import Service, Timing
@@ -89,9 +90,22 @@ def assemble(
         keeper=EpochKeeper(ledger, record, lambda: rebuild(ledger, record)),
         feeder=Feeder(ledger, events) if events is not None else None,
         clock=clock,
+        retention=Retention(ledger, record, lifetimes(settings.retention), lead=lead, ledger_clock=clock.now),
         lead=lead,
         holder=holder,
         timing=Timing(placement.tick_s, placement.sweep_s, placement.leader_ttl_s),
+    )
+
+
+def lifetimes(retention: RetentionSettings) -> Lifetimes:
+    """Give the lifetimes that the settings say; a request goes with its payload."""
+    return Lifetimes(
+        requests=retention.payloads,
+        payloads=retention.payloads,
+        attempts=retention.attempts,
+        logs=retention.logs,
+        manifests=retention.manifests,
+        jobs=retention.jobs,
     )
 
 

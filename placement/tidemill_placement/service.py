@@ -6,6 +6,7 @@
     sweep   expired leases, lost doorbells, dead agents      every `sweep_s`
     keep    the epoch in Redis and bucket, the rebuild       every 10 s, at once when Redis says that it has none
     feed    Flower's rows
+    tidy    what has had its time goes                       a little now and then (Retention)
 
 Each is a small loop over blocking calls in threads. An outage of Redis or the store ends none of them: they log, pause
 and try again. A leader that could not renew in time stops all of them before its lease is over; one that was paused for
@@ -28,6 +29,7 @@ from tidemill_placement.epoch import Deposed, EpochKeeper
 from tidemill_placement.feeder import Feeder
 from tidemill_placement.lead import Lead
 from tidemill_placement.planner import Planner
+from tidemill_placement.retention import Retention
 from tidemill_placement.servertime import ServerTime
 from tidemill_placement.sweeper import Sweeper
 
@@ -43,6 +45,7 @@ _BLOCK_S = 1.0  # also how long the end of the service waits for the thread that
 _FRESH_LINES = 20  # a longer read is a replay, and tells nothing of the server's clock
 _LOOK_S = 2.0
 _FEED_GAP_S = 0.1
+_TIDY_S = 30.0  # until retention begins, and after it failed
 log = structlog.get_logger(__name__)
 
 
@@ -64,6 +67,7 @@ class Service:
     sweeper: Sweeper
     keeper: EpochKeeper
     feeder: Feeder | None
+    retention: Retention
     clock: ServerTime
     lead: Lead
     holder: str
@@ -75,6 +79,7 @@ class Service:
     _feed: asyncio.Event = field(default_factory=asyncio.Event)
     _no_epoch: asyncio.Event = field(default_factory=asyncio.Event)
     _position: str = "0"
+    _tidy_rest_s: float = 0.0
 
     async def run(self) -> None:
         """Wait for the lease, lead, and again, until stopped."""
@@ -115,6 +120,7 @@ class Service:
         self.leads = True
         await asyncio.to_thread(self.planner.reset)
         self._begin_anew()
+        self._tidy_rest_s = _TIDY_S
         async with asyncio.TaskGroup() as group:
             group.create_task(self._renew())
             await self._first_epoch()
@@ -122,6 +128,8 @@ class Service:
             group.create_task(self._loop("plan", self._plan))
             group.create_task(self._loop("sweep", self._sweep))
             group.create_task(self._loop("keep", self._keep))
+            await asyncio.to_thread(self.retention.reset)
+            group.create_task(self._loop("tidy", self._tidy))
             if self.feeder is not None:
                 group.create_task(self._loop("feed", self._feed_flower))
 
@@ -226,6 +234,12 @@ class Service:
     async def _sweep(self) -> None:
         await asyncio.to_thread(self.sweeper.sweep)
         await asyncio.sleep(self.timing.sweep_s)
+
+    async def _tidy(self) -> None:
+        # The rest comes first: a new leader has better things to do.
+        await asyncio.sleep(self._tidy_rest_s)
+        self._tidy_rest_s = _TIDY_S
+        self._tidy_rest_s = await asyncio.to_thread(self.retention.turn)
 
     async def _keep(self) -> None:
         await self._keep_once()

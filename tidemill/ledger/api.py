@@ -395,6 +395,10 @@ class Ledger(Protocol):
     def settle(self, job_ids: Iterable[str]) -> int:
         """Add finished identities (rebuild). Gives how many were new."""
 
+    def unsettle(self, job_ids: Iterable[str], *, fence: int | None = None) -> int:
+        """Drop identities whose objects and manifests are gone (retention); those of jobs that are known here stay.
+        Gives how many were dropped."""
+
     # -- agents --------------------------------------------------------------------------------------------------
     def heartbeat(self, report: AgentReport) -> HeartbeatReply: ...
     def agents(self) -> list[AgentReport]: ...

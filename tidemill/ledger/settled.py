@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
+from tidemill.ledger import wire
 from tidemill.ledger.connection import Arg, Connection
 from tidemill.models import settled_place
 
@@ -32,3 +33,13 @@ class SettledCalls:
             places = [part for job_id in chunk for part in settled_place(job_id)]
             new += int(self._connection.run("settle", *places))
         return new
+
+    def unsettle(self, job_ids: Iterable[str], *, fence: int | None = None) -> int:
+        dropped = 0
+        ids = iter(job_ids)
+        while chunk := list(islice(ids, _CHUNK)):
+            args: list[Arg] = [wire.fence_arg(fence)]
+            for job_id in chunk:
+                args += (job_id, *settled_place(job_id))
+            dropped += int(self._connection.run("unsettle", *args))
+        return dropped

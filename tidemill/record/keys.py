@@ -22,6 +22,9 @@ import re
 from tidemill.ledger.api import Token
 
 REQUESTS = "requests/"
+PAYLOADS = "payloads/"
+ATTEMPTS = "attempts/"
+LOGS = "logs/"
 MANIFESTS = "manifests/"
 COMMITS = "commits/"
 FUNCTIONS = "functions/"
@@ -44,7 +47,7 @@ def manifest(function: str, job_id: str, generation: int) -> str:
 
 
 def log(function: str, job_id: str, generation: int) -> str:
-    return f"logs/{function}/{job_id}.{generation}.txt"
+    return f"{LOGS}{function}/{job_id}.{generation}.txt"
 
 
 def results(function: str, job_id: str, generation: int) -> str:
@@ -52,11 +55,11 @@ def results(function: str, job_id: str, generation: int) -> str:
 
 
 def payload(job_id: str, number: int, name: str) -> str:
-    return f"payloads/{job_id}/{number}/{name}"
+    return f"{PAYLOADS}{job_id}/{number}/{name}"
 
 
 def attempt(token: Token) -> str:
-    return f"attempts/{token.job_id}.{token.generation}/{token.epoch}-{token.attempt}-{token.nonce}/"
+    return f"{ATTEMPTS}{token.job_id}.{token.generation}/{token.epoch}-{token.attempt}-{token.nonce}/"
 
 
 def function(name: str, revision: str | None = None) -> str:

@@ -257,6 +257,16 @@ class MemoryLedger(MemoryJobs):
             self._settled |= places
             return new
 
+    def unsettle(self, job_ids: Iterable[str], *, fence: int | None = None) -> int:
+        with self._lock:
+            self._live()
+            if self._deposed(fence):
+                return 0
+            places = {settled_place(job_id) for job_id in job_ids if job_id not in self._jobs}
+            dropped = len(places & self._settled)
+            self._settled -= places
+            return dropped
+
     # -- agents --------------------------------------------------------------------------------------------------
     def heartbeat(self, report: AgentReport) -> HeartbeatReply:
         with self._lock:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.contract.ledger.world import FakeClock, World
 from tests.support import wait_until
-from tests.support.servers import _running
+from tests.support.servers import running
 from tidemill.ledger import connect
 from tidemill.ledger.api import Ledger
 from tidemill.local.ports import Reservation
@@ -32,7 +32,7 @@ def redis7_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with Reservation() as ports:
         server = Redis7(directory, ports.take(), password=secrets.token_hex(16), persistent=False)
         server.prepare()
-        with _running(server.argv(), {}, directory, server.check_ready):
+        with running(server.argv(), {}, directory, server.check_ready):
             yield server.url.rsplit("/", 1)[0]
 
 

@@ -114,6 +114,7 @@ JOB_CALLS: dict[str, Callable[[World], object]] = {
     "wait": lambda world: world.ledger.wait("a" * 32, 0.0),
     "known": lambda world: world.ledger.known(["a" * 32]),
     "settle": lambda world: world.ledger.settle(["a" * 32]),
+    "unsettle": lambda world: world.ledger.unsettle(["a" * 32]),
     "expire": lambda world: world.ledger.expire(0.0),
     **{
         name: lambda world, call=call: call(world.ledger, Token("a" * 32, 1, 1, 1, "n"))  # type: ignore[misc]

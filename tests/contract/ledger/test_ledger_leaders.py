@@ -17,6 +17,7 @@ CALLS: dict[str, Call] = {
     "set_grants": lambda w, job, fence: w.ledger.set_grants("other", {"gpu-000001": 1}, fence=fence),
     "set_scaling": lambda w, job, fence: w.ledger.set_scaling({"gpu": 1}, fence=fence),
     "drain_agent": lambda w, job, fence: w.ledger.drain_agent("gpu-000001", fence=fence),
+    "unsettle": lambda w, job, fence: w.ledger.unsettle(["f" * 32], fence=fence),
     "sweep": lambda w, job, fence: w.ledger.sweep("placement", 60.0, 0.0, fence=fence) != Swept(),
 }
 
@@ -25,13 +26,14 @@ def snapshot(world: World, job_id: str) -> object:
     ledger = world.ledger
     agents = [(agent.name, agent.released, agent.running) for agent in ledger.agents()]
     told = ledger.heartbeat(ledger.agents()[0]) if agents else None
-    return ledger.job(job_id), ledger.counts(), agents, told, ledger.scaling(), len(ledger.transitions("0"))
+    return ledger.job(job_id), ledger.counts(), agents, told, ledger.scaling(), len(ledger.transitions("0")), ledger.known(["f" * 32])
 
 
 @pytest.fixture
 def job_id(world: World) -> str:
     """A waiting job, beside an agent and a job whose lease is over."""
     world.claimed(lease_s=0.0)
+    world.ledger.settle(["f" * 32])
     return world.submit()
 
 

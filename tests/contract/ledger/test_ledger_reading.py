@@ -186,6 +186,20 @@ def test_more_identities_than_two_chunks_are_settled_and_known(world: World) -> 
     assert world.ledger.known([]) == []
 
 
+def test_an_identity_is_dropped_only_when_its_job_is_forgotten(world: World) -> None:
+    ledger, job = world.ledger, world.new()
+    ledger.submit(job)
+    world.finish(world.claim(job.id).token)
+    ids = [f"{number:032x}" for number in range(2001)]
+    ledger.settle(ids)
+    assert ledger.unsettle([job.id, *ids, "f" * 32]) == 2001
+    assert ledger.known([job.id, ids[0], ids[2000]]) == [True, False, False]
+    ledger.expire(9e9)
+    assert ledger.known([job.id]) == [True]
+    assert ledger.unsettle([job.id]) == 1 and ledger.unsettle([job.id]) == 0
+    assert ledger.submit(job).created
+
+
 def test_forgetting_takes_no_more_than_its_limit_and_no_open_job(world: World) -> None:
     for _ in range(5):
         world.finish(world.claimed().token)
