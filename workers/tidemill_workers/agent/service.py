@@ -49,6 +49,7 @@ class Agent:
         self.name = name
         self.pool = pool
         self._ledger = ledger
+        self._record = record
         self._settings = settings
         self._started_at = time.time()
         self._draining = threading.Event()
@@ -79,7 +80,7 @@ class Agent:
             record=record,
             fleet=self._fleet,
             leases=self._leases,
-            find=self._find,
+            find=self.find,
             price=self._price,
             work_dir=work_dir / "jobs",
             lease_s=settings.lease_s,
@@ -153,8 +154,20 @@ class Agent:
         for lease in self._leases.held():
             lease.interrupt()
 
-    def _find(self, name: str) -> FunctionRecord | None:
-        """The deployed function, from a cache that the ledger's version number keeps true."""
+    def find(self, name: str) -> FunctionRecord | None:
+        """Give the deployed function, or None when it was deleted: the bucket has the last word, for a ledger that was
+        lost knows none until it is restored.
+
+        Raises:
+            ServiceUnavailable: nobody can say.
+        """
+        if (found := self._mirrored(name)) is not None:
+            return found
+        stored = self._record.get_function(name)
+        return stored if stored is not None and stored.deleted_at is None else None
+
+    def _mirrored(self, name: str) -> FunctionRecord | None:
+        """The function as the ledger has it, from a cache that the ledger's version number keeps true."""
         version = self._ledger.version()
         if self._functions[0] != version:
             self._functions = (version, self._ledger.functions())
@@ -190,7 +203,7 @@ class Agent:
                 if reply.drain:
                     self.drain()
                 elif reply.told and not self._draining.is_set():  # not told: nobody has decided yet, keep what is warm
-                    self._fleet.adjust(reply.wanted, self._find)
+                    self._fleet.adjust(reply.wanted, self._mirrored)
             except ServiceUnavailable as error:
                 log.warning("agent.heartbeat_failed", error=str(error))
             self._stopped.wait(0.2)
