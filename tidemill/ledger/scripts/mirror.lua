@@ -1,4 +1,5 @@
--- Purpose: put or remove a function or a pool, or switch the draining of a pool; the version grows with each change.
+-- Purpose: put or remove a function or a pool, or switch the draining of a pool; the version grows with each change
+--          (also over a loss of the server: readers keep what they read at a version, and must never meet it again).
 -- KEYS:    1 prefix
 -- ARGV:    1 what (put_function, remove_function, put_pool, remove_pool, drain_pool), 2 name,
 --          3 content (JSON), or whether to drain (0, 1)
@@ -21,5 +22,8 @@ elseif redis.call("HEXISTS", KEY.pools, name) == 0 then
 else
   redis.call(ARGV[3] == "1" and "SADD" or "SREM", KEY.draining, name)
 end
-if done == 1 then redis.call("INCR", KEY.version) end
+if done == 1 then
+  local last = tonumber(redis.call("GET", KEY.version) or 0)
+  redis.call("SET", KEY.version, text(math.max(last + 1, math.floor(NOW / 1000))))
+end
 return done
