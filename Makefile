@@ -19,7 +19,7 @@ demo:  ## start everything on loopback, run the main job, show the results
 
 test:  ## run every test
 	@$(ALONE) $(MAKE) --no-print-directory $(VENV)/.dev
-	@$(BIN)/python -m tests.support.tools
+	@$(BIN)/python tests/support/tools.py
 	@$(BIN)/python -m pytest $(ARGS)
 
 lint:  ## ruff, mypy, import contracts

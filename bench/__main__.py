@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import idle, imports, intake, latency, ocr
+from bench import idle, imports, intake, latency, ocr, reconcile
 from bench.table import Table
 
 BENCHES: dict[str, Callable[[], Table]] = {
     "latency": latency.run,
     "intake": intake.run,
+    "reconcile": reconcile.run,
     "ocr": ocr.run,
     "imports": imports.run,
     "idle": idle.run,

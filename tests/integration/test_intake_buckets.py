@@ -53,10 +53,16 @@ _IGNORED = {
 }
 
 
+@pytest.fixture(params=["seaweedfs", "minio"])
+def store_kind(request: pytest.FixtureRequest) -> str:
+    kind: str = request.param
+    return kind
+
+
 @pytest.fixture
-def lab(s3: S3, redis_url: str, bucket: str) -> Iterator[Lab]:
+def lab(server: S3, redis_url: str, bucket: str) -> Iterator[Lab]:
     """A gateway whose store sends no events."""
-    with free_socket() as sock, run_gateway(s3, redis_url, bucket, sock) as found:
+    with free_socket() as sock, run_gateway(server, redis_url, bucket, sock) as found:
         yield found
 
 
@@ -214,9 +220,9 @@ def test_events_need_the_secret_in_the_header_or_in_the_path(lab: Lab, subtests:
 
 
 def test_a_full_queue_still_answers_and_the_listing_makes_up_for_it(
-    s3: S3, redis_url: str, bucket: str, monkeypatch: pytest.MonkeyPatch
+    server: S3, redis_url: str, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with free_socket() as sock, run_gateway(s3, redis_url, bucket, sock) as lab:
+    with free_socket() as sock, run_gateway(server, redis_url, bucket, sock) as lab:
         monkeypatch.setattr(lab.services.receiver, "_limit", 2)
         inbox = f"{bucket}-in"
         _deploy(lab, inbox)

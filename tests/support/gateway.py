@@ -110,10 +110,11 @@ def archive(files: dict[str, bytes]) -> bytes:
 
 
 @contextlib.contextmanager
-def free_socket() -> Iterator[socket.socket]:
+def free_socket(port: int = 0) -> Iterator[socket.socket]:
     """A bound socket, so that the port is known before the server starts."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as sock:
-        sock.bind(("127.0.0.1", 0))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(("127.0.0.1", port))
         yield sock
 
 

@@ -1,6 +1,6 @@
 """Servers that are no wheels: built once with Go, kept by version outside the checkout, and only ever run beside ours.
 
-    python -m tests.support.tools [NAME ...]      build what is missing (all of them without a name)
+    python tests/support/tools.py [NAME ...]        build what is missing (all of them without a name)
 
 `make test` does that first. Where there is no Go (MinIO wants 1.24 or newer; Debian 12 brings an older one), nothing is
 built, the tests that need the server say so as they are skipped, and with `CI=true` they fail.

@@ -38,7 +38,7 @@ class Notifications:
 
     def keep(self, table: Table) -> list[str]:
         """Make every bucket's rules so. Gives the buckets that lacked some; `problem` says what could not be done."""
-        wanted: dict[str, list[str]] = {self._platform_bucket: [PREFIX], **{bucket: [] for bucket in self._kept}}
+        wanted: dict[str, list[str]] = {bucket: [] for bucket in self._kept} | {self._platform_bucket: [PREFIX]}
         for bucket, prefix in table.prefixes():
             wanted.setdefault(bucket, []).append(prefix)
         changed: list[str] = []
