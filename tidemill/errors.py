@@ -39,6 +39,7 @@ class TidemillError(Exception):
         self.hint = hint or self.default_hint
         self.error_code = code or self.code
         self.details = details
+        self.add_note(f"Hint: {self.hint}")  # a traceback prints it below the message
 
     def __str__(self) -> str:
         return self.message

@@ -296,6 +296,11 @@ ROUTES: list[tuple[str, str, Callable[..., None]]] = [
     ("PUT", rf"{API}/pools/([^/]+)", _put_pool),
     ("POST", rf"{API}/pools/([^/]+)/(drain|resume)", _drain),
     ("DELETE", rf"{API}/pools/([^/]+)", _delete_pool),
+    (
+        "GET",
+        rf"{API}/ignored",
+        lambda h: h.json({"ignored": [{"bucket": "inbox", "key": "a\n/.hid", "reason": "hidden name", "at": 1.0}]}),
+    ),
     ("GET", r"/readyz", lambda h: h.json({"ready": False, "checks": {"ledger": "ok", "store": "it is away"}}, 503)),
 ]
 

@@ -46,6 +46,7 @@ def use_client(paths: list[Path]) -> None:
         assert_type(client.functions(), list[dict[str, Any]])
         assert_type(client.deploy(Path("functions/ocr")), dict[str, Any])
         client.upload("cat.jpg", "inbox", "caption/cat.jpg")
+        assert_type(client.ignored(limit=5), list[dict[str, Any]])
     with open("cat.jpg", "rb") as file:
         client.submit("caption", file)
     client.submit("caption", File(Path("cat.jpg")))

@@ -235,6 +235,11 @@ def test_job_logs_and_following_them(gateway: FakeGateway, tidemill: Tidemill) -
     assert read(tidemill("job", "logs", job_id, "--json"))["log"] == "one\n\x1b[31mtwo\n"
 
 
+def test_job_ignored_says_why(gateway: FakeGateway, tidemill: Tidemill) -> None:
+    assert tidemill("job", "ignored").stdout.endswith("\tinbox/a\\n/.hid\thidden name\n")
+    assert read(tidemill("job", "ignored", "--json"))[0]["key"] == "a\n/.hid"
+
+
 def test_job_cancel_and_retry_all(gateway: FakeGateway, tidemill: Tidemill) -> None:
     ids = [gateway.submit("echo", b"", key, "x", {})["id"] for key in ("a", "b", "c")]
     assert tidemill("job", "cancel", ids[0]).exit_code == 0

@@ -242,6 +242,13 @@ def test_a_file_name_travels_whole_in_a_field_of_its_own(played: Played, tmp_pat
     assert parts["file"].content_type == "image/png"
 
 
+@pytest.mark.parametrize("params", [["top_k", 3], {"k": float("nan")}, {"k": object()}])
+def test_params_that_are_no_json_are_refused_with_a_hint(played: Played, params: Any) -> None:
+    with pytest.raises(InvalidSpec, match="params") as caught:
+        played.play(played.calls.submit("caption", b"x", params))
+    assert caught.value.__notes__[0].startswith("Hint: Give ")
+
+
 @pytest.mark.parametrize(
     ("state", "error", "expected"),
     [
@@ -257,6 +264,7 @@ def test_a_job_that_did_not_succeed_raises_its_error(played: Played, state: str,
         played.play(played.calls.finish(job))
     assert caught.value.details["job_id"] == "j1"
     assert caught.value.__notes__
+    assert "ID" not in caught.value.hint, "the hint names the job itself"
     if error:
         assert caught.value.error_code == error["code"]
 

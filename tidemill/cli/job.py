@@ -1,4 +1,4 @@
-"""`tidemill job`: list, show, wait, logs, cancel, retry, results."""
+"""`tidemill job`: list, show, wait, logs, cancel, retry, results, ignored."""
 
 from __future__ import annotations
 
@@ -182,6 +182,19 @@ def results(job_id: str, out: Path | None, as_json: bool) -> None:
             click.echo(clean(entry["path"]))
     else:
         table(("name", "bytes", "object"), [(e["name"], e["size"], f"{e['bucket']}/{e['key']}") for e in entries])
+
+
+@job.command("ignored", epilog="Example: tidemill job ignored --json")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="At most so many.")
+@json_option
+def ignored(limit: int, as_json: bool) -> None:
+    """List objects under a trigger that became no job, with the reason: hidden and temporary names, empty objects."""
+    found = connect().ignored(limit)
+    if as_json:
+        print_json(found)
+        return
+    rows = [(moment(entry["at"]), f"{entry['bucket']}/{entry['key']}", entry["reason"]) for entry in found]
+    table(("seen", "object", "reason"), rows, empty="Nothing was ignored.")
 
 
 def _row(data: Any) -> tuple[Any, ...]:

@@ -99,6 +99,10 @@ class CatalogueCalls:
     def agents(self) -> Call[list[dict[str, Any]]]:
         return rows((yield from self.asker.ask(Request("GET", "/api/v1/agents"))), "agents")
 
+    def ignored(self, limit: int) -> Call[list[dict[str, Any]]]:
+        answer = yield from self.asker.ask(Request("GET", "/api/v1/ignored", query={"limit": str(limit)}))
+        return rows(answer, "ignored")
+
     def readiness(self) -> Call[dict[str, Any]]:
         """What the service says of its own dependencies, good or bad, asked once.
 

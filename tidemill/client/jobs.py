@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from tidemill.client.asking import Asker
 from tidemill.client.payloads import Payload, prepare
-from tidemill.client.problems import job_error, noted
+from tidemill.client.problems import job_error
 from tidemill.client.values import Snapshot
 from tidemill.client.wire import Body, Call, Emit, Pause, Request, Response
 from tidemill.errors import InvalidSpec, NotFound, WaitTimeout
@@ -110,7 +110,7 @@ class JobCalls:
             if job.done:
                 return job
             if give_up is not None and clock() >= give_up:
-                raise noted(_too_late(job, timeout or 0.0))
+                raise _too_late(job, timeout or 0.0)
             if clock() - began < wait_s / 2:
                 left_s = _LONGEST_PAUSE_S if give_up is None else max(0.0, give_up - clock())
                 yield Pause(min(pause_s, left_s))
@@ -155,7 +155,7 @@ class JobCalls:
         for entry in (yield from self.outputs(job_id)):
             if entry.get("name") == name:
                 return str(entry["url"])
-        raise noted(NotFound(f"Job {job_id} has no result {name!r}.", hint=f"See `tidemill job show {job_id}`."))
+        raise NotFound(f"Job {job_id} has no result {name!r}.", hint=f"See `tidemill job show {job_id}`.")
 
     def logs(self, job_id: str) -> Call[str]:
         """Give what is there of the log."""
@@ -221,17 +221,30 @@ def _submission(
     wait_s: float = 0.0,
 ) -> Request:
     if key is not None and not (key and key.isprintable()):
-        raise noted(InvalidSpec(f"{key!r} is no idempotency key.", hint="Give printable text of at most 256 bytes."))
+        raise InvalidSpec(f"{key!r} is no idempotency key.", hint="Give printable text of at most 256 bytes.")
     headers = {"Idempotency-Key": key or secrets.token_hex(16)}
     path = f"/api/v1/functions/{quote(function, safe='')}/{verb}"
     query = {"timeout": f"{wait_s:.3f}"} if verb == "run" else {}
+    described = _described(params)
     if isinstance(prepared, dict):
-        body = {**prepared, "params": dict(params or {})}
+        body = {**prepared, "params": json.loads(described)}
         return Request("POST", path, query=query, headers=headers, json=body, wait_s=wait_s)
     name = prepared.name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    texts = {"params": json.dumps(dict(params or {})), "name": name}
+    texts = {"params": described, "name": name}
     parts: tuple[tuple[str, str | Body], ...] = (*texts.items(), ("file", prepared))
     return Request("POST", path, query=query, headers=headers, parts=parts, wait_s=wait_s)
+
+
+def _described(params: Mapping[str, Any] | None) -> str:
+    """Parameters as JSON text."""
+    if not isinstance(params, Mapping | None):
+        raise InvalidSpec(f"params is a {type(params).__name__}.", hint='Give names and values: params={"top_k": 3}.')
+    try:
+        return json.dumps(dict(params or {}), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidSpec(
+            f"The params cannot be said in JSON: {error}.", hint="Give text, numbers, True, False, lists and mappings."
+        ) from error
 
 
 def _too_late(job: Snapshot, timeout: float) -> WaitTimeout:

@@ -17,7 +17,7 @@ from typing import Any
 
 from tidemill.client.jobs import Finished, JobCalls
 from tidemill.client.payloads import Payload
-from tidemill.client.problems import job_error, noted
+from tidemill.client.problems import job_error
 from tidemill.client.values import Snapshot
 from tidemill.client.wire import Call, Emit, Pause, Together
 from tidemill.errors import InvalidSpec, TidemillError, WaitTimeout
@@ -51,7 +51,7 @@ class MapCall:
 
     def call(self) -> Call[None]:
         if self.concurrency < 1:
-            raise noted(InvalidSpec(f"concurrency={self.concurrency} runs nothing.", hint="Give 1 or more."))
+            raise InvalidSpec(f"concurrency={self.concurrency} runs nothing.", hint="Give 1 or more.")
         clock = self.jobs.asker.clock
         give_up = None if self.timeout is None else clock() + self.timeout
         source = iter(self.payloads)
@@ -73,7 +73,7 @@ class MapCall:
             if ready:
                 pause_s = _SHORTEST_PAUSE_S
             elif give_up is not None and clock() >= give_up:
-                raise noted(WaitTimeout(f"{len(under_way)} jobs are not over after {self.timeout:g} s."))
+                raise WaitTimeout(f"{len(under_way)} jobs are not over after {self.timeout:g} s.")
             elif not self.in_order:
                 yield Pause(max(pause_s, min(4 * (clock() - began), _LONGEST_PAUSE_S)))
                 pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)

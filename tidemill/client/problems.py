@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,22 +14,16 @@ from tidemill.errors import FunctionFailed, JobCancelled, NoCapacity, TidemillEr
 _GATEWAY_TROUBLE = frozenset({502, 503, 504})
 
 
-def noted(error: TidemillError) -> TidemillError:
-    """Give the error with its hint as a note, which a traceback prints below the message."""
-    error.add_note(f"Hint: {error.hint}")
-    return error
-
-
 def problem(response: Response) -> TidemillError:
     """Give the error that an answer with a status of 400 or more stands for."""
     document = _document(response)
     if document is None:
-        return noted(_foreign(response))
+        return _foreign(response)
     message = str(document.get("detail") or document.get("title") or f"HTTP {response.status}")
     details = {k: v for k, v in document.items() if k not in {"code", "detail", "hint", "status", "title", "type"}}
     details.pop("message", None)
     code = str(document.get("code") or "")
-    return noted(error_for(code, message, hint=document.get("hint"), status=response.status, **details))
+    return error_for(code, message, hint=document.get("hint"), status=response.status, **details)
 
 
 def job_error(job: Snapshot) -> TidemillError | None:
@@ -38,13 +33,14 @@ def job_error(job: Snapshot) -> TidemillError | None:
     found: Mapping[str, Any] = job.data.get("error") or {}
     code = str(found.get("code") or "")
     message = str(found.get("message") or f"Job {job.id} {job.state}.")
-    hint = found.get("hint")
-    if job.state == "cancelled":
-        return noted(JobCancelled(message, hint=hint, code=code or None, job_id=job.id))
-    if code == NoCapacity.code:
-        return noted(NoCapacity(message, hint=hint, job_id=job.id))
+    kind = JobCancelled if job.state == "cancelled" else NoCapacity if code == NoCapacity.code else FunctionFailed
+    hint = re.sub(r"\bID\b", job.id, str(found.get("hint") or kind.default_hint))
+    if kind is JobCancelled:
+        return JobCancelled(message, hint=hint, code=code or None, job_id=job.id)
+    if kind is NoCapacity:
+        return NoCapacity(message, hint=hint, job_id=job.id)
     texts = {"traceback": str(found.get("traceback") or ""), "log_tail": str(found.get("log_tail") or "")}
-    return noted(FunctionFailed(message, hint=hint, code=code or None, job_id=job.id, **texts))
+    return FunctionFailed(message, hint=hint, code=code or None, job_id=job.id, **texts)
 
 
 def _document(response: Response) -> Mapping[str, Any] | None:

@@ -159,6 +159,10 @@ class Client:
         """The agents that live now."""
         return self._run(self._catalogue.agents())
 
+    def ignored(self, limit: int = 1000) -> list[dict[str, Any]]:
+        """Objects under a trigger that are no job (`bucket`, `key`, `reason`, `at`), newest first, at most 10,000."""
+        return self._run(self._catalogue.ignored(limit))
+
     def upload(self, file: str | os.PathLike[str], bucket: str, key: str) -> None:
         """Put a file into a bucket; a trigger on it starts its job."""
         self._run(self._catalogue.upload(Path(file), bucket, key))
