@@ -10,13 +10,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import idle, imports, intake, latency, ocr, reconcile
+from bench import idle, imports, intake, latency, ocr, rebuild, reconcile
 from bench.table import Table
 
 BENCHES: dict[str, Callable[[], Table]] = {
     "latency": latency.run,
     "intake": intake.run,
     "reconcile": reconcile.run,
+    "rebuild": rebuild.run,
     "ocr": ocr.run,
     "imports": imports.run,
     "idle": idle.run,
