@@ -183,6 +183,24 @@ def test_a_service_that_is_away_ends_with_5(tidemill: Tidemill, monkeypatch: pyt
         assert "tidemill up -d" in result.stderr
 
 
+@pytest.mark.parametrize("command", [["gateway"], ["placement"], ["agent", "--pool", "near"]])
+def test_a_command_that_lacks_its_extra_says_what_to_install(command: list[str]) -> None:
+    """As after `pip install tidemill`: the packages of the services are not there."""
+    bare = (
+        "import sys\n"
+        "for name in ('structlog', 'pydantic_settings', 'redis', 'celery', 'obstore', 'fastapi', 'minio'):\n"
+        "    sys.modules[name] = None\n"
+        "from tidemill.cli import main\n"
+        "sys.argv = ['tidemill', *sys.argv[1:]]\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", bare, *command], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2, done.stderr
+    assert "is not installed" in done.stderr
+    assert "Next: pip install 'tidemill[local]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_submit_prints_ids_and_a_key_makes_one_job(gateway: FakeGateway, tidemill: Tidemill, cat: Path) -> None:
     first, second = (tidemill("submit", "echo", cat, "--key", "k").stdout for _ in range(2))
     assert first == second == f"{next(iter(gateway.jobs))}\n"

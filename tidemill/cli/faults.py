@@ -78,6 +78,12 @@ def guarded(work: Callable[[], Any]) -> NoReturn:
     except TidemillError as error:
         complain(error)
         sys.exit(exit_code(error))
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0].startswith("tidemill"):
+            raise  # a fault of ours, not a missing extra
+        say(f"Error: this command needs the package {error.name}, which is not installed.")
+        say("Next: pip install 'tidemill[local]' for all of one machine; [server] or [worker] for their services.")
+        sys.exit(WRONG_USE)
     except BrokenPipeError:
         # The reader has gone, as with `| head`; the interpreter's own flush at exit must not complain again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -76,13 +76,7 @@ def _service(name: str) -> click.Command | None:
     from importlib.metadata import entry_points
 
     for point in entry_points(group=ENTRY_POINTS, name=name):
-        try:
-            command: click.Command = point.load()
-        except ModuleNotFoundError as error:
-            raise click.ClickException(
-                f"`tidemill {name}` needs the package {error.name}, which is not installed.\n"
-                "Install the services with: pip install 'tidemill[local]' (or [server], [worker])."
-            ) from error
+        command: click.Command = point.load()
         return command
     return None
 

@@ -122,13 +122,8 @@ def _options(
     redis: str | None,
     store: str | None,
 ) -> Options:
-    try:
-        from tidemill.local.system import Options
-    except ModuleNotFoundError as error:
-        raise click.ClickException(
-            f"`tidemill up` needs the package {error.name}, which is not installed.\n"
-            "Install the system for one machine with: pip install 'tidemill[local]'"
-        ) from error
+    from tidemill.local.system import Options
+
     _check_files(pools, functions)
     chosen: dict[str, Any] = {} if state_dir is None else {"state_dir": state_dir}
     return Options(
