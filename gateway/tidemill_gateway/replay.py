@@ -12,7 +12,6 @@ long after the ledger forgot them; the caller comes again with the cursor until 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -35,7 +34,6 @@ from tidemill_gateway.pressure import Pressure
 _WORK_S = 8.0
 _LOOK_S = 30.0
 _AT_ONCE = 8
-_CHUNK = 200
 _EXAMPLES = 20
 _LAST = ".~"  # after every generation of a job in the order of names
 
@@ -52,8 +50,8 @@ class Replayed:
     found: int = 0
     started: int = 0
     known: int = 0
-    ignored: Counter[str] = field(default_factory=Counter)
-    refused: Counter[str] = field(default_factory=Counter)
+    ignored: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)
     examples: list[str] = field(default_factory=list)
     complete: bool = True
     cursor: str | None = None
@@ -74,6 +72,7 @@ class Replays:
         metrics: Metrics,
         *,
         clock: Callable[[], float] = time.monotonic,
+        chunk: int = 200,
     ) -> None:
         self._ledger = ledger
         self._record = record
@@ -84,6 +83,7 @@ class Replays:
         self._pressure = pressure
         self._metrics = metrics
         self._clock = clock
+        self._chunk = chunk
 
     # -- objects -------------------------------------------------------------------------------------------------
     def objects(self, owner: Owner, name: str, prefix: str = "", *, dry_run: bool = False) -> Replayed:
@@ -129,7 +129,7 @@ class Replays:
             done.found += 1
             reason = rules.ignored_name(info.key) or rules.ignored_size(info.size, trigger)
             if reason is not None:
-                done.ignored[reason.split(":")[0]] += 1
+                _count(done.ignored, reason.split(":")[0])
             else:
                 ids[identity(function, self._store.name, info)] = info
         known = self._ledger.known(list(ids))
@@ -142,9 +142,9 @@ class Replays:
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="replay") as pool:
             for taken in pool.map(lambda info: self._submitter.listed(table, info.bucket, info.key), new):
                 done.started += taken.created
-                done.ignored["loop guard"] += taken.ignored
+                if taken.ignored:
+                    _count(done.ignored, "loop guard")
                 self._metrics.jobs_accepted.labels("replay").inc(taken.created)
-        done.ignored += Counter()  # without the zeros
 
     # -- failed jobs ---------------------------------------------------------------------------------------------
     def failed(
@@ -162,20 +162,21 @@ class Replays:
         done = Replayed()
         newest = self._newest(name, cursor)
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="replay") as pool:
-            while chunk := list(islice(newest, _CHUNK)):
+            while chunk := list(islice(newest, self._chunk)):
                 results = pool.map(lambda entry: self._again(owner, name, entry[0], entry[1], prefix, dry_run), chunk)
                 for (job_id, _), result in zip(chunk, results, strict=True):
                     if result is None:
                         continue
                     done.found += 1
-                    done.started += result == ""
-                    done.refused[result] += result != ""
+                    if result:
+                        _count(done.refused, result)
+                    else:
+                        done.started += 1
                     if len(done.examples) < _EXAMPLES:
                         done.examples.append(job_id)
                 if self._clock() >= give_up:
                     done.complete, done.cursor = False, chunk[-1][0]
                     break
-        done.refused += Counter()
         return done
 
     def _newest(self, name: str, after: str | None) -> Iterator[tuple[str, int]]:
@@ -208,6 +209,10 @@ class Replays:
         except (NotFound, Conflict) as error:
             return error.error_code
         return ""
+
+
+def _count(counts: dict[str, int], reason: str) -> None:
+    counts[reason] = counts.get(reason, 0) + 1
 
 
 def _places(function: FunctionRecord, prefix: str) -> list[tuple[str, str]]:

@@ -72,6 +72,8 @@ class Reconciler:
         holder: str,
         interval_s: float,
         clock: Callable[[], float] = time.time,
+        ticks: Callable[[], float] = time.monotonic,
+        cpu_s: Callable[[], float] = time.thread_time,
     ) -> None:
         self._ledger = ledger
         self._record = record
@@ -83,6 +85,8 @@ class Reconciler:
         self._holder = holder
         self._interval_s = interval_s
         self._clock = clock
+        self._ticks = ticks
+        self._cpu_s = cpu_s
         self._ttl_s = max(10.0, 3 * interval_s)
         self._renewed_at = 0.0
         self._hot_at = self._cold_at = self._requests_at = 0.0
@@ -139,16 +143,16 @@ class Reconciler:
         self._pressure.check()
         table = self._catalogue.current()
         self._notice(table)
-        began = time.monotonic()
+        began = self._ticks()
         if began >= self._hot_at:
             self._hot(table)
-        if began >= self._cold_at:
+        if self._ticks() >= self._cold_at:
             self._cold(table)
         if began >= self._requests_at:
             spent_s = self._measured(self._requests)
-            self._requests_at = time.monotonic() + max(self._interval_s, spent_s / _REQUESTS_SHARE)
-        self._metrics.listing_seconds.observe(time.monotonic() - began)
-        return max(_SHORTEST_S, min(self._hot_at, self._cold_at, self._requests_at) - time.monotonic())
+            self._requests_at = self._ticks() + max(self._interval_s, spent_s / _REQUESTS_SHARE)
+        self._metrics.listing_seconds.observe(self._ticks() - began)
+        return max(_SHORTEST_S, min(self._hot_at, self._cold_at, self._requests_at) - self._ticks())
 
     def round(self) -> float:
         """List everything once, now. Gives the seconds until something is due again. Raises as `turn`."""
@@ -158,19 +162,19 @@ class Reconciler:
 
     def _measured(self, listing: Callable[[], int]) -> float:
         """Do a listing; give its CPU seconds."""
-        cpu = time.thread_time()
+        cpu = self._cpu_s()
         self._metrics.listed_objects.inc(listing())
-        return time.thread_time() - cpu
+        return self._cpu_s() - cpu
 
     def _lead(self) -> bool:
-        self._renewed_at = time.monotonic()
+        self._renewed_at = self._ticks()
         return self._ledger.acquire(LEASE, self._holder, self._ttl_s) is not None
 
     def _go_on(self) -> bool:
         """Between two pages: still wanted, and still ours?"""
         if self._stop.is_set():
             return False
-        return time.monotonic() - self._renewed_at < self._ttl_s / 3 or self._lead()
+        return self._ticks() - self._renewed_at < self._ttl_s / 3 or self._lead()
 
     # -- lanes ---------------------------------------------------------------------------------------------------
     def _notice(self, table: Table) -> None:
@@ -200,19 +204,26 @@ class Reconciler:
             for bucket, folder in self._submitter.lively(_HOUR_S)
             if any(bucket == b and folder.startswith(p) and folder != p for b, p in cold)
         ]
+        everything = {*places, *folders}
+        self._costs = {place: cost for place, cost in self._costs.items() if place in everything}
+        self._ended = {place: at for place, at in self._ended.items() if place in everything}
         spent_s = 0.0
-        for place in [place for place in places if self._is_hot(place)] + folders:
-            spent_s += self._list(table, place)
-        self._hot_at = time.monotonic() + max(self._interval_s, spent_s / _HOT_SHARE)
+        for place in [place for place in (*places, *folders) if self._is_hot(place)]:
+            cost_s = self._list(table, place)
+            if self._is_hot(place):
+                spent_s += cost_s
+            else:  # now we know
+                self._cold_at = max(self._cold_at, self._ticks() + min(cost_s / _COLD_SHARE, _DAY_S))
+        self._hot_at = self._ticks() + max(self._interval_s, spent_s / _HOT_SHARE)
 
     def _cold(self, table: Table) -> None:
         places = [place for place in table.prefixes() if not self._is_hot(place)]
         if not places:
-            self._cold_at = time.monotonic() + self._interval_s
+            self._cold_at = self._ticks() + self._interval_s
             return
         spent_s = self._list(table, min(places, key=lambda place: self._ended.get(place, 0.0)), cold=True)
         pause_s = min(spent_s / _COLD_SHARE, _DAY_S / len(places))
-        self._cold_at = time.monotonic() + max(self._interval_s, pause_s)
+        self._cold_at = self._ticks() + max(self._interval_s, pause_s)
 
     # -- objects -------------------------------------------------------------------------------------------------
     def _list(self, table: Table, place: Place, *, cold: bool = False) -> float:
@@ -229,10 +240,10 @@ class Reconciler:
                     break
                 listed += len(page)
                 self._page(table, page)
-                if cold and time.monotonic() >= self._hot_at:
-                    cpu = time.thread_time()
+                if cold and self._ticks() >= self._hot_at:
+                    cpu = self._cpu_s()
                     self._hot(table)
-                    others_s += time.thread_time() - cpu
+                    others_s += self._cpu_s() - cpu
             return listed
 
         spent_s = 0.0
@@ -242,7 +253,7 @@ class Reconciler:
                 self._costs[place] = spent_s
         except TidemillError as error:
             self._complain(error, bucket=place[0], prefix=place[1])
-        self._ended[place] = time.monotonic()
+        self._ended[place] = self._ticks()
         return spent_s
 
     def _page(self, table: Table, page: list[ObjectInfo]) -> None:
@@ -353,7 +364,7 @@ class Reconciler:
                 done.result()
 
     def _complain(self, error: TidemillError, **where: str) -> None:
-        now = time.monotonic()
+        now = self._ticks()
         if now - self._complained_at >= _COMPLAIN_S:
             self._complained_at = now
             log.warning("reconciler.broke_off", code=error.error_code, error=str(error), **where)

@@ -1,0 +1,171 @@
+"""Which prefix is listed when: small inboxes often, large ones as seldom as they cost, all after a new epoch."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import SecretStr
+
+from tidemill.errors import StoreUnavailable
+from tidemill.models import FunctionRecord, FunctionSpec
+from tidemill.record import Record
+from tidemill.settings import GatewaySettings, IntakeSettings
+from tidemill.store import ObjectInfo
+from tidemill.testing import MemoryLedger, MemoryStore
+from tidemill_gateway.intake.reconciler import Reconciler
+from tidemill_gateway.services import Services
+
+INTERVAL_S = 2.0
+
+
+class Costly(MemoryStore):
+    """A store whose listings take CPU time: so many seconds for each page of a prefix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.costs: dict[str, float] = {}
+        self.cpu = 0.0
+        self.listed: list[str] = []
+        self.away: set[str] = set()
+        self.world: World | None = None
+
+    def pages(self, bucket: str, prefix: str = "", start_after: str | None = None) -> Iterator[list[ObjectInfo]]:
+        if bucket == "inbox":
+            self.listed.append(prefix)
+            if prefix in self.away:
+                raise StoreUnavailable("away")
+        for page in super().pages(bucket, prefix, start_after):
+            self.cpu += self.costs.get(prefix, 0.0)
+            if self.world is not None:
+                self.world.now += self.costs.get(prefix, 0.0)
+            yield page
+
+
+class World:
+    """A reconciler over twins and a clock that stands still unless a listing takes time."""
+
+    def __init__(self, *prefixes: str) -> None:
+        self.now = 0.0
+        self.store = Costly()
+        self.store.world = self
+        record = Record(self.store)
+        record.prepare()
+        self.store.ensure_bucket("inbox")
+        self.ledger = MemoryLedger()
+        self.ledger.begin_epoch(1, 0)
+        self.deploy(*prefixes)
+        self.services = Services(
+            ledger=self.ledger,
+            record=record,
+            store=self.store,
+            ring=lambda *_: None,
+            gateway=GatewaySettings(token=SecretStr("t")),
+            intake=IntakeSettings(),
+        )
+        s = self.services
+        self.reconciler = Reconciler(
+            s.ledger,
+            s.record,
+            s.store,
+            s.catalogue,
+            s.submitter,
+            s.pressure,
+            s.metrics,
+            holder="gateway-1",
+            interval_s=INTERVAL_S,
+            ticks=lambda: self.now,
+            cpu_s=lambda: self.store.cpu,
+        )
+
+    def deploy(self, *prefixes: str, **more: Any) -> None:
+        triggers = [{"bucket": "inbox", "prefix": prefix} for prefix in prefixes]
+        spec = FunctionSpec.model_validate({"name": "echo", "handler": "w:f", "trigger": triggers})
+        self.ledger.put_function(FunctionRecord(spec=spec, revision="r", deployed_at=0.0, triggers_since=0.0, **more))
+
+    def run_until(self, end: float) -> list[str]:
+        """The prefixes listed until then."""
+        before = len(self.store.listed)
+        while self.now < end:
+            pause_s = self.reconciler.turn()
+            assert pause_s > 0
+            self.now += pause_s
+        return self.store.listed[before:]
+
+    def keys(self) -> set[str]:
+        return {job.input.key for job in self.ledger.jobs(limit=1000).jobs}
+
+
+def test_a_small_inbox_is_listed_at_its_own_pace_beside_a_large_one() -> None:
+    world = World("large/", "small/")
+    world.store.put("inbox", "large/1", b"x")
+    world.store.costs["large/"] = 20.0
+    listed = world.run_until(4000.0)
+
+    # 20 s of CPU time at 2 % of a core: every 1,000 s.
+    assert 3 <= listed.count("large/") <= 6
+    assert listed.count("small/") > 0.9 * 4000 / INTERVAL_S
+
+
+def test_between_two_pages_of_a_large_prefix_the_small_ones_are_served() -> None:
+    world = World("large/", "small/")
+    for number in range(3000):
+        world.store.put("inbox", f"large/{number:05}", b"x")
+    world.store.costs["large/"] = 5.0
+    world.run_until(30.0)
+    world.reconciler._cold_at = 0.0
+    before = len(world.store.listed)
+    world.reconciler.turn()
+
+    assert world.store.listed[before:].count("small/") >= 3
+    assert world.store.listed[before:].count("large/") == 1
+
+
+def test_a_prefix_of_many_millions_is_listed_once_a_day() -> None:
+    world = World("huge/")
+    world.store.put("inbox", "huge/1", b"x")
+    world.store.costs["huge/"] = 100_000.0
+    listed = world.run_until(200_000.0)
+    assert listed.count("huge/") == 2
+
+
+def test_the_folder_where_something_came_is_listed_often_though_its_prefix_is_large() -> None:
+    world = World("large/")
+    world.store.put("inbox", "large/2026/1", b"x")
+    world.store.costs["large/"] = 20.0
+    world.run_until(100.0)
+    world.store.put("inbox", "large/2026/2", b"y")
+    listed = world.run_until(110.0)
+
+    assert "large/" not in listed
+    assert world.keys() == {"large/2026/1", "large/2026/2"}
+
+
+def test_after_a_new_epoch_everything_is_listed_soon() -> None:
+    world = World("large/", "small/")
+    world.store.put("inbox", "large/1", b"x")
+    world.store.costs["large/"] = 20.0
+    world.run_until(100.0)
+    assert "large/" not in world.run_until(110.0)
+    world.ledger.begin_epoch(2, 0)
+    assert "large/" in world.run_until(115.0)
+
+
+def test_after_a_replay_everything_is_listed_soon() -> None:
+    world = World("large/")
+    world.store.put("inbox", "large/1", b"x")
+    world.store.costs["large/"] = 20.0
+    world.run_until(100.0)
+    assert "large/" not in world.run_until(110.0)
+    world.deploy("large/", replayed=("inbox/large/",))
+    assert "large/" in world.run_until(115.0)
+
+
+def test_a_prefix_that_cannot_be_listed_holds_up_no_other_one() -> None:
+    world = World("a/", "b/")
+    world.store.away.add("a/")
+    for name in ("a/1", "b/1"):
+        world.store.put("inbox", name, b"x")
+    world.run_until(5.0)
+    assert world.keys() == {"b/1"}
+    world.store.away.clear()
+    world.run_until(10.0)
+    assert world.keys() == {"a/1", "b/1"}
