@@ -25,6 +25,7 @@ from tidemill_placement.crew import Crew
 from tidemill_placement.endings import Endings
 from tidemill_placement.epoch import EpochKeeper
 from tidemill_placement.feeder import Feeder
+from tidemill_placement.forgotten import finish_forgotten
 from tidemill_placement.lead import Lead
 from tidemill_placement.planner import Planner
 from tidemill_placement.rebuild import rebuild
@@ -91,6 +92,7 @@ def assemble(
         feeder=Feeder(ledger, events) if events is not None else None,
         clock=clock,
         retention=Retention(ledger, record, lifetimes(settings.retention), lead=lead, ledger_clock=clock.now),
+        recall=lambda: finish_forgotten(ledger, record),
         lead=lead,
         holder=holder,
         timing=Timing(placement.tick_s, placement.sweep_s, placement.leader_ttl_s),

@@ -8,10 +8,12 @@ with them their triggers: only then can listings find work again. Everything may
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import structlog
 
+from tidemill.errors import TidemillError
 from tidemill.failpoints import failpoint
 from tidemill.ledger.api import Ledger, NewJob
 from tidemill.models import FunctionRecord
@@ -69,13 +71,14 @@ def _publish(ledger: Ledger, record: Record, done: set[int]) -> int:
     for function, job_id, generation in record.commits():
         if _number(job_id, generation) in done:
             continue
-        commit = record.get_commit(function, job_id, generation)
-        if commit is None:
-            continue
-        record.publish(commit)
-        ledger.settle([job_id])
-        done.add(_number(job_id, generation))
-        count += 1
+        with _damage_told(function, job_id):
+            commit = record.get_commit(function, job_id, generation)
+            if commit is None:
+                continue
+            record.publish(commit)
+            ledger.settle([job_id])
+            done.add(_number(job_id, generation))
+            count += 1
     return count
 
 
@@ -84,7 +87,9 @@ def _queue(ledger: Ledger, record: Record, functions: dict[str, FunctionRecord],
     for name, job_id, generation in record.open_requests():
         if _number(job_id, generation) in done:
             continue
-        request = record.get_request(name, job_id, generation)
+        request = None
+        with _damage_told(name, job_id):
+            request = record.get_request(name, job_id, generation)
         if request is None:
             continue
         function = functions.get(name)
@@ -103,6 +108,17 @@ def _queue(ledger: Ledger, record: Record, functions: dict[str, FunctionRecord],
         )
         count += submitted.created
     return count
+
+
+@contextmanager
+def _damage_told(function: str, job_id: str) -> Iterator[None]:
+    """One record that cannot be read must not keep all the others from coming back."""
+    try:
+        yield
+    except TidemillError as error:
+        if error.error_code != "damaged_record":
+            raise
+        log.error("record.damaged", function=function, job_id=job_id, error=str(error))
 
 
 def _pools(ledger: Ledger, record: Record) -> int:

@@ -7,6 +7,7 @@
     keep    the epoch in Redis and bucket, the rebuild       every 10 s, at once when Redis says that it has none
     feed    Flower's rows
     tidy    what has had its time goes                       a little now and then (Retention)
+    recall  commits that the ledger does not know            every hour (forgotten.py)
 
 Each is a small loop over blocking calls in threads. An outage of Redis or the store ends none of them: they log, pause
 and try again. A leader that could not renew in time stops all of them before its lease is over; one that was paused for
@@ -46,6 +47,7 @@ _FRESH_LINES = 20  # a longer read is a replay, and tells nothing of the server'
 _LOOK_S = 2.0
 _FEED_GAP_S = 0.1
 _TIDY_S = 30.0  # until retention begins, and after it failed
+_RECALL_FIRST_S, _RECALL_S = 600.0, 3600.0  # after a leader began, and between two
 log = structlog.get_logger(__name__)
 
 
@@ -68,6 +70,7 @@ class Service:
     keeper: EpochKeeper
     feeder: Feeder | None
     retention: Retention
+    recall: Callable[[], int]
     clock: ServerTime
     lead: Lead
     holder: str
@@ -80,6 +83,7 @@ class Service:
     _no_epoch: asyncio.Event = field(default_factory=asyncio.Event)
     _position: str = "0"
     _tidy_rest_s: float = 0.0
+    _recall_rest_s: float = 0.0
 
     async def run(self) -> None:
         """Wait for the lease, lead, and again, until stopped."""
@@ -130,6 +134,8 @@ class Service:
             group.create_task(self._loop("keep", self._keep))
             await asyncio.to_thread(self.retention.reset)
             group.create_task(self._loop("tidy", self._tidy))
+            self._recall_rest_s = _RECALL_FIRST_S
+            group.create_task(self._loop("recall", self._recall))
             if self.feeder is not None:
                 group.create_task(self._loop("feed", self._feed_flower))
 
@@ -240,6 +246,11 @@ class Service:
         await asyncio.sleep(self._tidy_rest_s)
         self._tidy_rest_s = _TIDY_S
         self._tidy_rest_s = await asyncio.to_thread(self.retention.turn)
+
+    async def _recall(self) -> None:
+        await asyncio.sleep(self._recall_rest_s)
+        self._recall_rest_s = _RECALL_S
+        await asyncio.to_thread(self.recall)
 
     async def _keep(self) -> None:
         await self._keep_once()
