@@ -312,7 +312,8 @@ class Ledger(Protocol):
 
     def claim(self, agent: str, limit: int, lease_s: float) -> list[Claim]:
         """Give the agent up to `limit` of its released jobs, oldest first. Attempts are counted here. A claim with
-        attempt > 1, of a job marked look_first, or in another epoch than its submit, has `look_first`."""
+        attempt > 1, of a job marked look_first, in another epoch than its submit, or submitted while the epoch's
+        sequence was 0 (the rebuild was not complete), has `look_first`."""
 
     def seize(self, job_id: str, by: str, lease_s: float, *, fence: int | None = None) -> Claim | None:
         """Take a queued or released job out of the queue to end it without a run (cancel, no capacity, deleted

@@ -187,7 +187,8 @@ class MemoryJobs:
         place = settled_place(job.id)
         with self._lock:
             epoch, now = self._live(), self._now()
-            old, look, created = self._jobs.get(job.id), job.look_first, now
+            old, created = self._jobs.get(job.id), now
+            look = job.look_first or (self._epoch is not None and self._epoch[1] == 0)  # the rebuild goes on
             if old is not None:
                 if not old.state.terminal or job.generation <= old.new.generation:
                     agent = old.agent if old.state is JobState.released else None

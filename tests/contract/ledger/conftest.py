@@ -68,6 +68,6 @@ def bare(request: pytest.FixtureRequest) -> Iterator[World]:
 
 @pytest.fixture
 def world(bare: World) -> World:
-    """A ledger in its first epoch."""
-    assert bare.ledger.begin_epoch(1, 0)
+    """A ledger in its first epoch, whose rebuild is complete."""
+    assert bare.ledger.begin_epoch(1, 1)
     return bare

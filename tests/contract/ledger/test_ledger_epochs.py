@@ -36,6 +36,16 @@ def test_a_new_epoch_voids_all_leases_and_counts_attempts_anew(world: World) -> 
     assert world.claim(queued).look_first, "it was submitted in another epoch"
 
 
+def test_what_is_submitted_before_the_rebuild_is_complete_is_looked_for_first(bare: World) -> None:
+    ledger = bare.ledger
+    assert ledger.begin_epoch(1, 0)
+    early = bare.submit()
+    assert ledger.advance(1, 1)
+    late = bare.submit()
+    assert bare.claim(early).look_first, "the settled set may not have had it yet"
+    assert not bare.claim(late).look_first
+
+
 def test_one_holder_at_a_time_leads_and_the_fence_grows_with_each_change(bare: World) -> None:
     ledger = bare.ledger
     first = ledger.acquire("placement", "a", 60.0)

@@ -19,7 +19,7 @@ from tidemill.models import Placement, settled_place
 @pytest.fixture
 def ledger(redis_url: str) -> Iterator[RedisLedger]:
     opened = connect(redis_url, f"s{secrets.token_hex(4)}:")
-    opened.begin_epoch(1, 0)
+    opened.begin_epoch(1, 1)
     opened.heartbeat(AgentReport("gpu-000001", "gpu", 4))
     yield opened
     opened.close()

@@ -5,7 +5,9 @@
 -- Reply:   {created (0, 1), state ("" = none), generation, agent ("" = none), settled (0, 1)}
 -- States:  none -> queued (or released); terminal with a lower generation -> queued (or released); others stay
 if not EPOCH then return NO_EPOCH end
-local id, generation, fn, look = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[7] == "1"
+local id, generation, fn = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+-- Sequence 0: the rebuild goes on, and the settled set is not complete. An event may be about what is finished.
+local look = ARGV[7] == "1" or redis.call("HGET", KEY.epoch, "sequence") == "0"
 local created = text(NOW)
 local old = load(id)
 if old then
