@@ -147,12 +147,15 @@ def test_whatever_a_function_prints_its_result_arrives(up: Up, how: str) -> None
     assert up.client.run("faulty", b"x", params={"how": how}, timeout=90) == {"how": how}
 
 
-def test_waiting_jobs_of_a_handler_that_cannot_be_imported_fail_with_the_traceback(up: Up) -> None:
-    jobs = [up.client.submit("broken", f"{number}".encode()) for number in range(3)]
+@pytest.mark.parametrize(("function", "said"), [("broken", "nothing_that_exists"), ("unready", "no device is ready")])
+def test_waiting_jobs_of_a_handler_that_cannot_be_imported_fail_with_the_traceback(
+    up: Up, function: str, said: str
+) -> None:
+    jobs = [up.client.submit(function, f"{number}".encode()) for number in range(3)]
     for job in jobs:
         with pytest.raises(FunctionFailed) as caught:
             job.result(timeout=90)
-        assert "nothing_that_exists" in caught.value.traceback
+        assert said in caught.value.traceback
 
 
 def test_a_function_that_looks_for_secrets_finds_none(up: Up) -> None:

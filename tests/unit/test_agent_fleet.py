@@ -112,6 +112,35 @@ def test_a_failed_start_frees_its_slot(maker: Maker) -> None:
         assert runner.alive
 
 
+def test_a_revision_that_does_not_start_is_tried_again_ever_later(maker: Maker) -> None:
+    now = 0.0
+    tries = 0
+
+    def make(function: FunctionRecord) -> FakeRunner:
+        nonlocal tries
+        tries += 1
+        return maker(function)
+
+    fleet = Fleet(1, make, clock=lambda: now)
+    maker.fail = True
+    counts = []
+    for tenth in range(80):
+        now = tenth / 10
+        fleet.adjust({"a@r1": 1}, record)
+        wait_until(lambda: fleet.busy == 0, 5)
+        counts.append(tries)
+    assert [counts.index(n) / 10 for n in (1, 2, 3, 4)] == [0.0, 1.0, 3.0, 7.0]
+    with pytest.raises(RuntimeError), fleet.lend(record("a")):
+        pass
+    maker.fail = False
+    with fleet.lend(record("a")):
+        pass
+    with fleet.lend(record("b")):
+        pass
+    fleet.adjust({"a@r1": 1}, record)
+    wait_until(lambda: [runner.function for runner in fleet.reports()] == ["a"], 5)
+
+
 def test_unwanted_idle_runners_stop_and_wanted_ones_start(maker: Maker) -> None:
     functions = {"a": record("a"), "b": record("b")}
     fleet = Fleet(2, maker)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from tidemill.models import (
     object_job_id,
 )
 from tidemill.record import Record
+from tidemill.store import ObjectInfo
 from tidemill.testing import MemoryLedger, MemoryStore
 from tidemill_workers import attempt as attempt_module
 from tidemill_workers.agent.fleet import Fleet
@@ -229,12 +231,42 @@ def test_an_input_that_changes_is_superseded_and_never_published(scene: Scene, w
     assert scene.store.head("outbox", "fn/a.txt/result.json") is None
 
 
+def test_an_input_that_is_overwritten_in_a_bucket_with_versions_is_superseded(scene: Scene) -> None:
+    claim = scene.claim()
+    first, head, behave = scene.store.head("inbox", "fn/a.txt"), scene.store.head, scene.runner.behave
+
+    def change(task: Task) -> Outcome:
+        scene.store.put("inbox", "fn/a.txt", b"another content")
+        return behave(task)
+
+    def versioned(bucket: str, key: str, version_id: str | None = None) -> ObjectInfo | None:
+        return first if version_id == "v1" else head(bucket, key)
+
+    scene.runner.behave = change
+    scene.store.head = versioned  # type: ignore[method-assign]
+    pinned = claim.job.model_copy(update={"input": claim.job.input.model_copy(update={"version_id": "v1"})})
+    job = scene.work(replace(claim, job=pinned))
+    assert (job.state, job.error and job.error.code) == (JobState.cancelled, "superseded")
+    assert head("outbox", "fn/a.txt/result.json") is None
+
+
 def test_a_failed_start_gives_the_job_back_uncounted(scene: Scene) -> None:
-    scene.start_fault = StartFailed(JobError(code="start_failed", message="no module named x"), 1)
+    scene.start_fault = StartFailed(JobError(code="start_failed", message="no module named x"), permanent=True)
     job = scene.work(scene.claim())
     assert job.state is JobState.queued
     assert job.attempt == 0
     assert any("no module named x" in (event.detail or "") for event in job.history)
+
+
+def test_failed_starts_that_may_pass_are_attempts_and_end(scene: Scene) -> None:
+    fault = JobError(code="start_failed", message="RuntimeError: no GPU is free", traceback="Traceback ...")
+    scene.start_fault = StartFailed(fault, permanent=False)
+    job = scene.work(scene.claim(max_attempts=2))
+    assert (job.state, job.attempt) == (JobState.queued, 1)
+    scene.ledger.begin_epoch(1, 0)
+    job = scene.work(scene.claim_again(job.id))
+    assert job.state is JobState.failed
+    assert job.error == fault
 
 
 def test_an_error_that_nobody_foresaw_is_counted_and_told(scene: Scene) -> None:

@@ -36,6 +36,7 @@ def test_code_that_is_gone_or_damaged_is_a_failed_start(tmp_path: Path, body: by
     )
     with pytest.raises(StartFailed) as told:
         starter.start(function)
-    assert told.value.starts == 1
+    assert told.value.permanent
+    assert [failure.permanent for failure in ledger.start_failures()] == [1]
     assert told.value.fault.code == "start_failed"
     assert "code" in told.value.fault.message

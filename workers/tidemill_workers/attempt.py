@@ -41,6 +41,7 @@ from tidemill_workers.agent.starting import StartFailed
 
 RETRY_BASE_S = 0.5
 RETRY_MAX_S = 60.0
+START_RETRY_BASE_S = 2.0  # what keeps a runner from starting (the network, memory) takes longer to pass
 COMMIT_PATIENCE_S = 60.0
 log = structlog.get_logger(__name__)
 
@@ -153,13 +154,21 @@ class Attempt:
                 self._runner = None
             failpoint("attempt.ran")
         except StartFailed as error:
-            # The function's fault, not the job's: placement fails all waiting jobs of the revision after the third
-            # permanent one, with this traceback. Until then the job goes back, uncounted.
-            why = f"start failed: {error.fault.message}"[:500]
-            return self._give_back(_backoff_s(error.starts), count=False, why=why, error=error.fault)
+            return self._not_started(function, error)
         if lease.lost:
             return "lease lost"  # somebody else has the job; only a commit record could make this one count
         return self._judge(function, outcome, lease)
+
+    def _not_started(self, function: FunctionRecord, error: StartFailed) -> str:
+        """The function's fault, not the job's. A permanent one goes back uncounted, and soon: placement ends all
+        waiting jobs of the revision after the third, with this traceback. One that may pass is an attempt."""
+        attempt, why = self._claim.token.attempt, f"start failed: {error.fault.message}"[:500]
+        if error.permanent:
+            return self._give_back(RETRY_BASE_S, count=False, why=why, error=error.fault)
+        if attempt >= self._claim.max_attempts:
+            return self._end(function, End("failed", error.fault))
+        pause_s = min(RETRY_MAX_S, START_RETRY_BASE_S * 4.0 ** (attempt - 1))
+        return self._give_back(pause_s, count=True, why=why, error=error.fault)
 
     def _judge(self, function: FunctionRecord, outcome: Outcome, lease: Lease) -> str:
         """Turn what the runner said into an end of the job, or another try."""
@@ -229,7 +238,8 @@ class Attempt:
         source = self._job.input
         if source.bucket == self._shop.record.bucket:
             return False  # a payload of ours never changes
-        now = self._shop.record.store.head(source.bucket, source.key, source.version_id)
+        # Not by its version, which stays as it was when the object is overwritten or deleted.
+        now = self._shop.record.store.head(source.bucket, source.key)
         if now is None:
             return True
         return (now.etag, now.size, now.last_modified) != (source.etag, source.size, source.last_modified)

@@ -5,7 +5,8 @@ idle one of the same revision; a new one while slots are free; the slot of the r
 all are busy the caller waits: its input is on the disk by then, so the next run begins the moment a slot is free.
 
 `adjust` makes the idle runners what placement wants, level-triggered: it may be called with the same map again and
-again, and never touches a runner that is lent.
+again, and never touches a runner that is lent. A revision whose runners do not start is tried again after 1, 2, 4, ...
+seconds; a job that is there tries at once.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Startable(Protocol):
 
 
 R = TypeVar("R", bound=Startable)
+_LONGEST_PAUSE_S = 60.0
 
 
 @dataclass
@@ -66,6 +68,7 @@ class Fleet(Generic[R]):
         self._places: list[_Place[R]] = []
         self._changed = threading.Condition()
         self._closed = False
+        self._failed: dict[str, tuple[int, float]] = {}  # failed starts of a revision in a row, and no start before
 
     @contextmanager
     def lend(self, function: FunctionRecord, give_up: Callable[[], bool] = lambda: False) -> Iterator[R]:
@@ -82,7 +85,7 @@ class Fleet(Generic[R]):
         place = self._take(function, give_up)
         try:
             if place.runner is None:
-                place.runner = self._make(function)
+                place.runner = self._start(place, function)
             yield place.runner
         finally:
             self._return(place)
@@ -201,12 +204,31 @@ class Fleet(Generic[R]):
                     have[place.name] -= 1
                     place.lent = True
                     surplus.append(place)
-            missing = [name for name, slots in wanted.items() for _ in range(slots - have.get(name, 0))]
+            now = self._clock()
+            missing = [
+                name
+                for name, slots in wanted.items()
+                for _ in range(slots - have.get(name, 0))
+                if self._failed.get(name, (0, now))[1] <= now
+            ]
             return surplus, missing
+
+    def _start(self, place: _Place[R], record: FunctionRecord) -> R:
+        try:
+            runner = self._make(record)
+        except Exception:
+            with self._changed:
+                times = self._failed.get(place.name, (0, 0.0))[0] + 1
+                pause_s = min(_LONGEST_PAUSE_S, 2.0 ** min(times - 1, 10))
+                self._failed[place.name] = times, self._clock() + pause_s
+            raise
+        with self._changed:
+            self._failed.pop(place.name, None)
+        return runner
 
     def _start_idle(self, place: _Place[R], record: FunctionRecord) -> None:
         try:
-            place.runner = self._make(record)
+            place.runner = self._start(place, record)
         except Exception:  # noqa: BLE001 - `make` has reported it to the ledger; the next job meets it again
             place.runner = None
         self._return(place)

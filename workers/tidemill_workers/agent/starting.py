@@ -18,12 +18,16 @@ log = structlog.get_logger(__name__)
 
 
 class StartFailed(Exception):
-    """A runner could not start; the ledger knows. `starts` counts the permanent failures of this revision so far."""
+    """A runner could not start; the ledger knows.
 
-    def __init__(self, fault: JobError, starts: int) -> None:
+    `permanent`: it will fail again, and placement ends the waiting jobs of the revision after the third such failure.
+    Otherwise it may pass (no network, no memory), and counts as one of the job's attempts.
+    """
+
+    def __init__(self, fault: JobError, *, permanent: bool) -> None:
         super().__init__(fault.message)
         self.fault = fault
-        self.starts = starts
+        self.permanent = permanent
 
 
 class Starter:
@@ -73,8 +77,8 @@ class Starter:
             )
             log.warning("runner.start_failed", function=function.name, revision=function.revision, error=str(error))
             permanent = getattr(error, "permanent", True)  # code that is gone or damaged stays so
-            starts = self._ledger.start_failed(function.name, function.revision, fault, permanent)
-            raise StartFailed(fault, starts) from error
+            self._ledger.start_failed(function.name, function.revision, fault, permanent)
+            raise StartFailed(fault, permanent=permanent) from error
         try:
             self._ledger.start_succeeded(function.name, function.revision)
         except ServiceUnavailable:

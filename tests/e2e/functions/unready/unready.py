@@ -1,0 +1,1 @@
+raise RuntimeError("no device is ready")
