@@ -258,6 +258,8 @@ class LocalSystem:
             "LOCAL__CONTROL": str(addresses.control),
             "LOCAL__STATE_DIR": str(addresses.state_dir),
         }
+        if options.store_url and (secret := os.environ.get("TIDEMILL_GATEWAY__HOOK_SECRET")):
+            settings["GATEWAY__HOOK_SECRET"] = secret  # somebody else's store knows it
         if (options.store_url or not options.events) and not os.environ.get("TIDEMILL_INTAKE__NOTIFY_ARN"):
             settings["INTAKE__CANARY_S"] = "0"  # nobody sends events, so none are missed
         if self._pools_file is not None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from tidemill.models import Trigger
 
-_ENDINGS = (".tmp", ".part", ".filepart", ".crdownload", ".part.minio", ".swp")
+ENDINGS = (".tmp", ".part", ".filepart", ".crdownload", ".part.minio", ".swp")
 
 
 def ignored_name(key: str) -> str | None:
@@ -29,8 +29,8 @@ def ignored_name(key: str) -> str | None:
         return "hidden name: it starts with a dot"
     if name == "thumbs.db" or name.startswith("~$"):
         return f"temporary name: {name if name == 'thumbs.db' else '~$*'}"
-    if name.endswith(_ENDINGS):
-        return f"temporary name: *{next(end for end in reversed(_ENDINGS) if name.endswith(end))}"
+    if name.endswith(ENDINGS):
+        return f"temporary name: *{next(end for end in reversed(ENDINGS) if name.endswith(end))}"
     if ".partial" in name:
         return "temporary name: *.partial*"
     return None
