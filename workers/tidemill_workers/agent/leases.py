@@ -60,7 +60,8 @@ class LeaseKeeper:
     def __init__(self, ledger: Ledger, lease_s: float, every_s: float) -> None:
         self._ledger = ledger
         self._lease_s = lease_s
-        self._every_s = min(every_s, lease_s / 4, 1.0)  # a cancel is heard within a second
+        # A cancel is heard within this time; with the grace of a second the process is gone within two.
+        self._every_s = min(every_s, lease_s / 4, 0.75)
         self._leases: dict[str, Lease] = {}
         self._mutex = threading.Lock()
         self._wake = threading.Event()
