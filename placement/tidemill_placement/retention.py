@@ -167,7 +167,8 @@ class Retention:
         memory = self.ledger.memory()
         if memory.limit and memory.used > _MEMORY_SHARE * memory.limit:
             early = self._expire(now - _LEDGER_S, self._pressed)
-            log.warning("ledger.forgets_early", jobs=early, used=memory.used, limit=memory.limit)
+            if early:
+                log.warning("ledger.forgets_early", jobs=early, used=memory.used, limit=memory.limit)
         if forgotten:
             log.info("ledger.forgot", jobs=forgotten)
 
