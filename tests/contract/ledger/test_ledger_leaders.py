@@ -26,7 +26,8 @@ def snapshot(world: World, job_id: str) -> object:
     ledger = world.ledger
     agents = [(agent.name, agent.released, agent.running) for agent in ledger.agents()]
     told = ledger.heartbeat(ledger.agents()[0]) if agents else None
-    return ledger.job(job_id), ledger.counts(), agents, told, ledger.scaling(), len(ledger.transitions("0")), ledger.known(["f" * 32])
+    lines, known = len(ledger.transitions("0")), ledger.known(["f" * 32])
+    return ledger.job(job_id), ledger.counts(), agents, told, ledger.scaling(), lines, known
 
 
 @pytest.fixture
