@@ -104,7 +104,7 @@ def _run(choice: Choice, folder: Path, tell: Callable[[str], None]) -> Result:
     system = System(
         folder,
         choice.seed,
-        proxied="connection" in choice.faults,
+        proxied="connection" in schedule.chosen(choice.faults),
         skewed="clock" in choice.faults,
         sitecustomize=choice.protections_off,
     )

@@ -8,12 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.faults.lab import ALL, Choice
+from tests.faults.schedule import chosen
 
 EXAMPLES = """examples:
   python -m tests.faults                                  one unknown seed, two minutes, every fault
   python -m tests.faults --seed 7 --minutes 1 --jobs 100  this seed: the same files and faults each time
   python -m tests.faults --seeds 1-20 --jobs 200          the long lab (make soak)
   python -m tests.faults --seed 7 --faults kill,redis     only these kinds of faults
+  python -m tests.faults --faults redis:flush,kill:agent  only these faults of a kind
+  python -m tests.faults --faults failpoints:kill:ending.committed --gap 1
   python -m tests.faults --seed 7 --plan                  print what would happen, and start nothing
 
 exit status: 0 nothing was violated, 1 something was, 2 wrong use
@@ -45,8 +48,10 @@ def _kinds(text: str) -> tuple[str, ...]:
     if text in ("all", "none"):
         return ALL if text == "all" else ()
     kinds = tuple(filter(None, text.split(",")))
-    if unknown := sorted(set(kinds) - set(ALL)):
-        raise argparse.ArgumentTypeError(f"there is no {', '.join(unknown)}; there are: {', '.join(ALL)}, all, none")
+    try:
+        chosen(kinds)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
     return kinds
 
 
@@ -77,6 +82,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--plan", action="store_true", help="print the faults of the seed, and start nothing")
     made.add_argument("--json", type=Path, metavar="FILE", help="write the results there, too")
     made.add_argument("--keep", type=Path, metavar="DIR", help="keep the folders of all runs below this one")
-    made.add_argument("--without", type=Path, metavar="DIR", help="take a protection away: a folder of mutants/")
+    made.add_argument(
+        "--without",
+        type=lambda text: Path(text).absolute(),
+        metavar="DIR",
+        help="take a protection away: a folder of mutants/",
+    )
     made.add_argument("--quiet", action="store_true", help="print results only")
     return made

@@ -78,10 +78,26 @@ class Drop:
     twist: str = ""
 
 
-def faults(seed: int, kinds: Sequence[str], window_s: float, mean_gap_s: float, lease_s: float) -> list[Fault]:
-    """Give the faults of a run, in order."""
+def chosen(entries: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Give the faults of each kind that `kind`, `kind:what` and `failpoints:what:place` ask for.
+
+    Raises:
+        ValueError: there is no such fault.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for entry in entries:
+        kind, _, what = entry.partition(":")
+        if kind not in KINDS or (what and what.partition(":")[0] not in KINDS[kind]):
+            raise ValueError(f"there is no fault {entry}; there are: {', '.join(KINDS)}")
+        found[kind] = (*found.get(kind, ()), *((what,) if what else KINDS[kind]))
+    return found
+
+
+def faults(seed: int, entries: Sequence[str], window_s: float, mean_gap_s: float, lease_s: float) -> list[Fault]:
+    """Give the faults of a run, in order; `entries` as in `chosen`."""
     dice = random.Random(f"faults/{seed}")
-    kinds = [kind for kind in WEIGHTS if kind in kinds]
+    wanted = chosen(entries)
+    kinds = [kind for kind in WEIGHTS if kind in wanted]
     found: list[Fault] = []
     at_s = FIRST_S
     while kinds:
@@ -89,7 +105,10 @@ def faults(seed: int, kinds: Sequence[str], window_s: float, mean_gap_s: float, 
         if at_s >= window_s:
             break
         kind = dice.choices(kinds, [WEIGHTS[kind] for kind in kinds])[0]
-        found.append(_fault(dice, kind, dice.choice(KINDS[kind]), round(at_s, 2), lease_s))
+        what, _, place = dice.choice(wanted[kind]).partition(":")
+        found.append(_fault(dice, kind, what, round(at_s, 2), lease_s))
+        if place:
+            found[-1].facts["place"] = place
     return found
 
 

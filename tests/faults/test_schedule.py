@@ -55,4 +55,13 @@ def test_an_unknown_fault_is_wrong_use(capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(SystemExit) as ended:
         choices(["--faults", "kill,flood"])
     assert ended.value.code == 2
-    assert "there is no flood" in capsys.readouterr().err
+    assert "there is no fault flood" in capsys.readouterr().err
+
+
+def test_single_faults_and_places_may_be_chosen() -> None:
+    found = schedule.faults(1, ["redis:flush", "redis:kill", "failpoints:kill:ending.committed"], 600, 2, 4)
+    assert {(fault.kind, fault.what, fault.facts.get("place")) for fault in found} == {
+        ("redis", "flush", None),
+        ("redis", "kill", None),
+        ("failpoints", "kill", "ending.committed"),
+    }

@@ -9,6 +9,7 @@ import pytest
 
 from tests.faults import lab, report, toxiproxy
 from tests.faults.options import choices
+from tests.faults.schedule import chosen
 
 REGRESSIONS = [
     line.split("#")[0].split()
@@ -27,7 +28,7 @@ SHORT = [
 @pytest.mark.parametrize("arguments", [*SHORT, *REGRESSIONS], ids=lambda arguments: "-".join(arguments[1:2]))
 def test_nothing_is_lost_doubled_torn_or_stuck(arguments: list[str], tmp_path: Path) -> None:
     [choice] = choices([*arguments, "--keep", str(tmp_path)])
-    if "connection" in choice.faults:
+    if "connection" in chosen(choice.faults):
         try:
             toxiproxy.binary()
         except toxiproxy.ToolMissing as error:

@@ -18,6 +18,13 @@ def after_import(name: str, change: Callable[[Any], None]) -> None:
     sys.meta_path.insert(0, _Finder(name, change))
 
 
+def swap(owner: Any, name: str, other: Any) -> Any:
+    """Put `other` in the place of an attribute, and give the one that was there; one that is gone ends the process."""
+    honest = getattr(owner, name)
+    setattr(owner, name, other)
+    return honest
+
+
 class _Finder:
     def __init__(self, name: str, change: Callable[[Any], None]) -> None:
         self._name = name

@@ -1,6 +1,6 @@
 """The commit record is written over whatever is there, and whoever writes it believes to have won."""
 
-from patching import after_import
+from patching import after_import, swap
 
 
 def change(module):
@@ -8,7 +8,7 @@ def change(module):
         self._objects.replace(module.keys.commit(record.function, record.job_id, record.generation), record)
         return True, record
 
-    module.Record.commit = commit
+    swap(module.Record, "commit", commit)
 
 
 after_import("tidemill.record.record", change)

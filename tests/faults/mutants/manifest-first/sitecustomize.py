@@ -1,6 +1,6 @@
 """The manifest is written before the outputs that it names."""
 
-from patching import after_import
+from patching import after_import, swap
 
 
 def change(module):
@@ -29,7 +29,7 @@ def change(module):
             name=output.name,
         )
 
-    module.Record.publish = publish
+    swap(module.Record, "publish", publish)
 
 
 after_import("tidemill.record.record", change)

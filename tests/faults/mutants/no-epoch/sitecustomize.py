@@ -1,6 +1,6 @@
 """A Redis that comes back empty or old is taken as it is."""
 
-from patching import after_import
+from patching import after_import, swap
 
 
 def change(module):
@@ -14,7 +14,7 @@ def change(module):
             self._ledger.begin_epoch(found[0].epoch, 1)
         return False
 
-    module.EpochKeeper.keep = keep
+    swap(module.EpochKeeper, "keep", keep)
 
 
 after_import("tidemill_placement.epoch", change)

@@ -1,19 +1,19 @@
 """A publication that its agent began, and did not end, is nobody's business."""
 
-from patching import after_import
+from patching import after_import, swap
 
 
 def change(module):
-    module.Endings.unpublished = lambda self, claim: True
-    module.resume = lambda *_: None
+    swap(module.Endings, "unpublished", lambda self, claim: True)
+    swap(module, "resume", lambda *_: None)
 
 
 def change_attempt(module):
-    module.resume = lambda *_: None
+    swap(module, "resume", lambda *_: None)
 
 
 def change_rebuild(module):
-    module._publish = lambda *_: 0
+    swap(module, "_publish", lambda *_: 0)
 
 
 def change_ending(module):
@@ -23,7 +23,7 @@ def change_ending(module):
         return honest(ledger, record, claim, stored)
 
     honest = module._publish
-    module._publish = publish
+    swap(module, "_publish", publish)
 
 
 after_import("tidemill_placement.endings", change)

@@ -2,12 +2,12 @@
 
 import secrets
 
-from patching import after_import
+from patching import after_import, swap
 
 
 def change(module):
     honest = module.request_job_id
-    module.request_job_id = lambda function, owner, key: honest(function, owner, key + secrets.token_hex(8))
+    swap(module, "request_job_id", lambda function, owner, key: honest(function, owner, key + secrets.token_hex(8)))
 
 
 after_import("tidemill_gateway.calls", change)
