@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import psutil
+
 from bench.system import System, running
 from bench.table import Table, quantile
 
@@ -34,12 +36,15 @@ def run() -> Table:
             system.s3().put_object("inbox", f"nothing/{number}", io.BytesIO(b"x" * 1000), 1000)
         _settle(system)
         # Every object is a job already, so each event costs what a doubled one does: a HEAD and a call of the ledger.
+        before_s = _gateway_cpu_s(system)
         seconds = _storm(system)
+        cpu_s = _gateway_cpu_s(system) - before_s
     rate = len(seconds.answers) / seconds.wall
     table.add("events a second, sent", rate, "/s", least=0.97 * RATE)
     table.add("answer, p50", 1000 * quantile(seconds.answers, 0.50), "ms")
     table.add("answer, p99", 1000 * quantile(seconds.answers, 0.99), "ms", most=50)
     table.add("answer, max", 1000 * max(seconds.answers), "ms")
+    table.add("CPU of the gateway, an event (answer, HEAD, ledger)", 1000 * cpu_s / len(seconds.answers), "ms")
     table.notes.append(
         f"{SENDERS} connections, {SECONDS} s, events of {OBJECTS} objects that are jobs already; "
         "store, ledger, gateway and senders on the same cores."
@@ -81,6 +86,12 @@ def _storm(system: System) -> _Storm:
         thread.join()
     storm.wall = time.monotonic() - began
     return storm
+
+
+def _gateway_cpu_s(system: System) -> float:
+    [pid] = [process["pid"] for process in system.status["processes"] if process["name"] == "gateway"]
+    times = psutil.Process(pid).cpu_times()
+    return float(times.user + times.system)
 
 
 def _body(number: int) -> bytes:

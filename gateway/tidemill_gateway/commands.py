@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _PAUSE_S = 0.5
 _SAY_S = 5.0
 _GRACE_S = 1
+_SWITCH_S = 0.001
 log = structlog.get_logger(__name__)
 
 
@@ -58,6 +60,8 @@ def serve(settings: Settings, host: str, port: int) -> TidemillError | None:
 
     from tidemill_gateway.api import create_app
 
+    # The loop answers bucket events while threads work on earlier ones: it shall not wait 5 ms for each of them.
+    sys.setswitchinterval(_SWITCH_S)
     listener = _listen(host, port)
     services = _services(settings)
     config = uvicorn.Config(

@@ -275,6 +275,22 @@ def _delete_pool(handler: Handler, name: str) -> None:
     handler.reply(b"", 204)
 
 
+def _replay(handler: Handler, name: str) -> None:
+    """Two answers, as of a service that could not do all in one request."""
+    given = json.loads(handler.request_seen.body)
+    counts: dict[str, Any] = {"function": name, "dry_run": given["dry_run"], "ignored": {"empty": 1}, "refused": {}}
+    if given["failed_only"] and "cursor" not in given:
+        more = {"found": 2, "started": 2, "known": 0, "examples": ["a", "b"], "complete": False, "cursor": "a" * 32}
+    else:
+        more = {"found": 3, "started": 1, "known": 2, "examples": ["inbox/old"], "complete": True, "cursor": None}
+    handler.json({**counts, **more}, 200 if given["dry_run"] else 202)
+
+
+_READINESS = {
+    "ready": False,
+    "checks": {"ledger": "ok", "store": "it is away"},
+    "events": {"ok": False, "detail": "no event within 10 s", "last_s": None},
+}
 API = "/api/v1"
 ROUTES: list[tuple[str, str, Callable[..., None]]] = [
     ("POST", rf"{API}/functions/([^/]+)/jobs", _submit),
@@ -301,7 +317,8 @@ ROUTES: list[tuple[str, str, Callable[..., None]]] = [
         rf"{API}/ignored",
         lambda h: h.json({"ignored": [{"bucket": "inbox", "key": "a\n/.hid", "reason": "hidden name", "at": 1.0}]}),
     ),
-    ("GET", r"/readyz", lambda h: h.json({"ready": False, "checks": {"ledger": "ok", "store": "it is away"}}, 503)),
+    ("POST", rf"{API}/functions/([^/]+)/replay", _replay),
+    ("GET", r"/readyz", lambda h: h.json(_READINESS, 503)),
 ]
 
 

@@ -45,6 +45,7 @@ def use_client(paths: list[Path]) -> None:
         assert_type(client.jobs(state="failed"), Iterator[Job])
         assert_type(client.functions(), list[dict[str, Any]])
         assert_type(client.deploy(Path("functions/ocr")), dict[str, Any])
+        assert_type(client.replay("ocr", prefix="2025/", failed_only=True, dry_run=True), dict[str, Any])
         client.upload("cat.jpg", "inbox", "caption/cat.jpg")
         assert_type(client.ignored(limit=5), list[dict[str, Any]])
     with open("cat.jpg", "rb") as file:

@@ -272,6 +272,24 @@ def test_job_cancel_and_retry_all(gateway: FakeGateway, tidemill: Tidemill) -> N
     assert gateway.jobs[ids[1]]["state"] == "cancelled", "one wrong id must not stop the others"
 
 
+def test_replay_says_what_it_found_and_what_it_would_do(gateway: FakeGateway, tidemill: Tidemill) -> None:
+    looked = tidemill("replay", "echo", "--prefix", "old/", "--dry-run")
+    assert looked.exit_code == 0
+    assert "jobs that would start" in looked.stdout
+    assert "inbox/old" in looked.stdout
+    [seen] = [request for request in gateway.seen if request.path.endswith("/replay")]
+    assert json.loads(seen.body) == {"prefix": "old/", "failed_only": False, "dry_run": True}
+
+
+def test_replay_of_many_failed_jobs_asks_until_all_are_done(gateway: FakeGateway, tidemill: Tidemill) -> None:
+    done = read(tidemill("replay", "echo", "--failed-only", "--json"))
+    assert (done["found"], done["started"], done["complete"]) == (5, 3, True)
+    assert done["ignored"] == {"empty": 2}
+    assert done["examples"] == ["a", "b", "inbox/old"]
+    sent = [json.loads(request.body) for request in gateway.seen if request.path.endswith("/replay")]
+    assert [body.get("cursor") for body in sent] == [None, "a" * 32]
+
+
 def test_upload_keeps_odd_names(gateway: FakeGateway, tidemill: Tidemill, tmp_path: Path) -> None:
     names = ["a+b.txt", "%2F.txt", "é.txt", "e\u0301.txt", "q'u\"o.txt", "new\nline.txt", "👩‍💻.txt", " lead", "-dash"]
     for name in names:
@@ -353,6 +371,8 @@ def test_doctor_names_what_is_wrong_and_the_remedy(gateway: FakeGateway, tidemil
     }
     assert found["store"]["remedy"]
     assert found["pools"]["state"] == "warning"
+    assert (found["events"]["state"], found["events"]["detail"]) == ("warning", "no event within 10 s")
+    assert "webhook" in found["events"]["remedy"]
     assert found["disk"]["detail"].endswith(str(tmp_path))
     assert {"uv", "isolation", "flower", "ports"} <= set(found)
 
