@@ -127,8 +127,8 @@ class FlowerSettings(_Group):
 
 
 class LocalSettings(_Group):
-    control: Path | None = None
-    """Control socket of `tidemill up`: the local scaler starts and stops agents through it."""
+    control: SecretStr | None = None
+    """Address of the control socket of `tidemill up`: the local scaler starts and stops agents through it."""
     state_dir: Path | None = None
     """State folder of `tidemill up`."""
 

@@ -76,7 +76,7 @@ def assemble(
     holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
     scalers: list[Scaler] = []
     if settings.local.control is not None:
-        scalers.append(LocalScaler.connect(settings.local.control, grace_s=agent.drain_s + 5))
+        scalers.append(LocalScaler.connect(settings.local.control.get_secret_value(), grace_s=agent.drain_s + 5))
     lead = Lead()
     endings = Endings(ledger, record, holder, agent.lease_s, lead)
     clock = ServerTime()

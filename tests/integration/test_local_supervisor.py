@@ -157,14 +157,19 @@ def test_tasks_start_and_stop_by_name_through_the_socket(tmp_path: Path) -> None
         await supervisor.start([Service("kept", SLEEP, ENV)])
         server = ControlServer(supervisor)
         await server.open()
-        control = Control(server.path)
+        control = Control(server.address)
         ask = asyncio.to_thread
-        assert oct(server.path.parent.stat().st_mode & 0o777) == "0o700"
+        folder = Path(server.address.partition("#")[0]).parent
+        assert oct(folder.stat().st_mode & 0o777) == "0o700"
 
         first = await ask(control.start, "cpu-1@cloud", SLEEP, {**ENV, "WHO": "me"})
         again = await ask(control.start, "cpu-1@cloud", SLEEP, ENV)
         assert (first["pid"], first["state"], first["exit"]) == (again["pid"], "running", None)
         assert psutil.Process(first["pid"]).environ()["WHO"] == "me"
+
+        stranger = Control(server.address.replace("#", "#0"))
+        with pytest.raises(LocalError, match="token is wrong"):
+            await ask(stranger.start, "theirs", SLEEP, ENV)
 
         quitter = [sys.executable, "-c", "import sys; sys.exit(7)"]
         await ask(control.start, "quitter", quitter, ENV)
@@ -186,7 +191,7 @@ def test_tasks_start_and_stop_by_name_through_the_socket(tmp_path: Path) -> None
                 await ask(control.start, bad, SLEEP, ENV)
         await server.close()
         await supervisor.stop()
-        assert not server.path.parent.exists()
+        assert not folder.exists()
         with pytest.raises(NotRunning):
             await ask(control.list)
         assert not psutil.pid_exists(revived["pid"])
@@ -212,10 +217,10 @@ def test_a_deaf_task_is_killed_after_its_grace(tmp_path: Path) -> None:
 def test_only_our_own_leftover_folders_are_removed(tmp_path: Path) -> None:
     precious = tmp_path / "precious" / "control"
     precious.parent.mkdir()
-    remove_leftover(str(precious))
+    remove_leftover(f"{precious}#token")
     remove_leftover("")
     assert precious.parent.exists()
     ours = tmp_path / "tidemill-up-abc"
     ours.mkdir()
-    remove_leftover(str(ours / "control"))
+    remove_leftover(f"{ours}/control#token")
     assert not ours.exists()

@@ -1,8 +1,9 @@
 """The control socket: starting and stopping processes by name inside a running `tidemill up`.
 
 The local scaler uses it, so that agents are children of the supervisor: they outlive a restart of the placement
-service, and end with the system. The socket lies in a private folder (mode 0700), which is all the access control that
-a process of the same user can be given. One JSON object a line each way:
+service, and end with the system. The socket lies in a private folder (mode 0700), and each request carries a token:
+functions may run as the same user, and find the path of every socket in /proc/net/unix. The *address* is path and
+token in one, `PATH#TOKEN`. One JSON object a line each way, requests with `"token"` besides:
 
     {"op": "start", "name": "...", "argv": [...], "env": {...}}     -> {"process": {...}}
     {"op": "stop", "name": "...", "grace_s": 10}                    -> {"process": {...} or null}
@@ -16,8 +17,10 @@ more than 107 bytes.
 import asyncio
 import contextlib
 import dataclasses
+import hmac
 import json
 import os
+import secrets
 import shutil
 import socket
 import tempfile
@@ -34,18 +37,23 @@ _FOLDER_PREFIX = "tidemill-up-"
 
 
 class ControlServer:
-    """Serves a supervisor on a new socket, `path`, while open."""
+    """Serves a supervisor on a new socket while open; `address` is what its clients need."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
         self._server: asyncio.Server | None = None
         self._serving: set[asyncio.Task[None]] = set()
         self._folder = _private_folder()
-        self.path = self._folder / "control"
+        self._path = self._folder / "control"
+        self._token = secrets.token_hex(16)
+
+    @property
+    def address(self) -> str:
+        return f"{self._path}#{self._token}"
 
     async def open(self) -> None:
         """Listens from now on."""
-        self._server = await asyncio.start_unix_server(self._serve, self.path, limit=_MOST_BYTES)
+        self._server = await asyncio.start_unix_server(self._serve, self._path, limit=_MOST_BYTES)
 
     async def close(self) -> None:
         """Stops listening, hangs up on everybody, and removes the socket."""
@@ -76,6 +84,8 @@ class ControlServer:
     def _answer(self, line: bytes) -> dict[str, Any]:
         try:
             request = json.loads(line)
+            if not hmac.compare_digest(str(request["token"]).encode(), self._token.encode()):
+                return {"error": "the token is wrong", "hint": "Ask with the address that runtime.json says."}
             operation = request["op"]
             if operation == "start":
                 started = self._supervisor.start_task(request["name"], request["argv"], request["env"])
@@ -99,8 +109,8 @@ class Control:
     exited; `started_at` in seconds since 1970; `exit` the exit code, negative for a signal, None while it runs.
     """
 
-    def __init__(self, path: str | Path, *, timeout_s: float = 10.0) -> None:
-        self._path = str(path)
+    def __init__(self, address: str, *, timeout_s: float = 10.0) -> None:
+        self._path, _, self._token = address.rpartition("#")
         self._timeout_s = timeout_s
 
     def start(self, name: str, argv: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
@@ -128,7 +138,7 @@ class Control:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.settimeout(self._timeout_s)
                 connection.connect(self._path)
-                connection.sendall(json.dumps(request).encode() + b"\n")
+                connection.sendall(json.dumps({**request, "token": self._token}).encode() + b"\n")
                 with connection.makefile("rb") as lines:
                     line = lines.readline()
         except OSError as error:
@@ -141,9 +151,9 @@ class Control:
         return answer
 
 
-def remove_leftover(path: str) -> None:
+def remove_leftover(address: str) -> None:
     """Removes the socket folder of a system that was killed."""
-    folder = Path(path).parent
+    folder = Path(address.rpartition("#")[0]).parent
     if folder.name.startswith(_FOLDER_PREFIX):
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -50,7 +50,7 @@ class Addresses:
     flower_user: str
     flower_password: str = field(repr=False)
     state_dir: Path
-    control: Path
+    control: str = field(repr=False)
 
     @property
     def url(self) -> str:
@@ -165,10 +165,10 @@ class LocalSystem:
         asked_to_end = self._on_signals(supervisor)
         addresses: Addresses | None = None
         try:
-            addresses, services = self._plan(control.path)
+            addresses, services = self._plan(control.address)
             await control.open()
             self._state.write_runtime(
-                {"pid": os.getpid(), "started_at": time.time(), "control": str(control.path), **addresses.public()}
+                {"pid": os.getpid(), "started_at": time.time(), "control": control.address, **addresses.public()}
             )
             if await _first(supervisor.start(services), asked_to_end.wait()):
                 write_profile(addresses.url, addresses.token)
@@ -193,7 +193,7 @@ class LocalSystem:
             loop.add_signal_handler(number, signalled)
         return asked
 
-    def _plan(self, control: Path) -> tuple[Addresses, list[Service]]:
+    def _plan(self, control: str) -> tuple[Addresses, list[Service]]:
         options, state = self._options, self._state
         self._pools_file = options.pools_file or state.first_pools()
         secrets = state.credentials()
@@ -255,7 +255,7 @@ class LocalSystem:
             "FLOWER__USER": addresses.flower_user,
             "FLOWER__PASSWORD": addresses.flower_password,
             "AGENT__DRAIN_S": "3",  # who ends `up` waits for it; what still runs is given back
-            "LOCAL__CONTROL": str(addresses.control),
+            "LOCAL__CONTROL": addresses.control,
             "LOCAL__STATE_DIR": str(addresses.state_dir),
         }
         if options.store_url and (secret := os.environ.get("TIDEMILL_GATEWAY__HOOK_SECRET")):
@@ -304,7 +304,7 @@ def _addresses(
     store: tuple[str, str, str, str],
     ports: Mapping[str, int],
     state_dir: Path,
-    control: Path,
+    control: str,
 ) -> Addresses:
     endpoint, region, access_key, secret_key = store
     return Addresses(

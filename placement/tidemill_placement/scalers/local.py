@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 from tidemill.local.control import Control
@@ -44,9 +43,9 @@ class LocalScaler:
         self._grace_s = grace_s
 
     @classmethod
-    def connect(cls, path: Path, grace_s: float) -> LocalScaler:
-        """Give the scaler of the system whose control socket this is."""
-        return cls(Control(path), os.environ, grace_s)
+    def connect(cls, address: str, grace_s: float) -> LocalScaler:
+        """Give the scaler of the system whose control socket has this address."""
+        return cls(Control(address), os.environ, grace_s)
 
     def serves(self, pool: PoolSpec) -> bool:
         return pool.where == "local"
