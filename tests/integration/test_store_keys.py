@@ -10,10 +10,8 @@ import pytest
 from minio import Minio
 from minio.commonconfig import ENABLED, CopySource
 from minio.versioningconfig import VersioningConfig
-from pydantic import SecretStr
 
 from tests.support import S3
-from tidemill.settings import StoreSettings
 from tidemill.store import open_store
 from tidemill.store.s3 import S3Store
 
@@ -53,19 +51,21 @@ ODD_KEYS = {
 }
 
 
-@pytest.fixture(scope="module")
-def store(s3: S3) -> S3Store:
-    return open_store(
-        StoreSettings(
-            endpoint=s3.endpoint, access_key=s3.access_key, secret_key=SecretStr(s3.secret_key), region=s3.region
-        )
-    )
+@pytest.fixture(params=["seaweedfs", "minio"])
+def store_kind(request: pytest.FixtureRequest) -> str:
+    kind: str = request.param
+    return kind
 
 
-@pytest.fixture(scope="module")
-def referee(s3: S3) -> Minio:
-    host = s3.endpoint.removeprefix("http://")
-    return Minio(host, s3.access_key, s3.secret_key, secure=False, region=s3.region)
+@pytest.fixture
+def store(server: S3) -> S3Store:
+    return open_store(server.settings)
+
+
+@pytest.fixture
+def referee(server: S3) -> Minio:
+    host = server.endpoint.removeprefix("http://")
+    return Minio(host, server.access_key, server.secret_key, secure=False, region=server.region)
 
 
 def body_of(referee: Minio, bucket: str, key: str) -> bytes:
@@ -134,6 +134,7 @@ def test_one_odd_key_does_not_hide_the_others(store: S3Store, referee: Minio, bu
     assert ours == shown_to(referee, bucket) == sorted(ODD_KEYS.values())
 
 
+@pytest.mark.parametrize("store_kind", ["seaweedfs"])  # MinIO refuses `//` and keeps `\\`
 @pytest.mark.parametrize(("key", "shown"), [("back\\slash", "back/slash"), ("a//b", "a/b"), ("/lead", "lead")])
 def test_a_key_that_this_store_rewrites_works_as_it_shows_it(
     store: S3Store, referee: Minio, bucket: str, key: str, shown: str
