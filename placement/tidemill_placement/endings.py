@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import structlog
 
-from tidemill.errors import ServiceUnavailable
+from tidemill.errors import ServiceUnavailable, TidemillError
 from tidemill.ledger.api import Claim, Ledger
 from tidemill.models import FunctionRecord, JobError, Placement
 from tidemill.record import Record
@@ -83,6 +83,9 @@ class Endings:
             work()
         except ServiceUnavailable as error:
             log.warning("job.end_delayed", job_id=claim.token.job_id, error=str(error))
+            return False
+        except TidemillError as error:  # a damaged record, say: this job has to wait for a person, the others have not
+            log.error("job.cannot_end", job_id=claim.token.job_id, code=error.error_code, error=str(error))
             return False
         log.info("job.ended", job_id=claim.token.job_id, function=claim.job.function)
         return True
