@@ -20,7 +20,7 @@ from tidemill.errors import NotAllowed
 from tidemill_gateway.api.hooks import PREFIX as HOOKS
 from tidemill_gateway.api.problems import TooLarge, of_crash, of_error, problem
 from tidemill_gateway.auth import Owners, bearer
-from tidemill_gateway.metrics import Metrics
+from tidemill_gateway.metrics import Metrics, method_label
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _PLAIN_BYTES = 2 * 2**20
@@ -112,7 +112,7 @@ class Edge:
 
     def _note(self, scope: Scope, status: int, seconds: float, request_id: str) -> None:
         route, method = _route(scope), scope["method"]
-        self._metrics.requests.labels(method, route, str(status)).observe(seconds)
+        self._metrics.requests.labels(method_label(method), route, str(status)).observe(seconds)
         level = log.debug if route.startswith(("/healthz", "/readyz", "/metrics")) else log.info
         level(
             "http.request", method=method, route=route, status=status, ms=round(seconds * 1e3, 1), request_id=request_id

@@ -22,6 +22,7 @@ from tidemill_gateway.api.problems import of_error, problem
 from tidemill_gateway.auth import bearer
 from tidemill_gateway.auth.owners import same_secret
 from tidemill_gateway.intake.webhook import MAX_BODY_BYTES
+from tidemill_gateway.metrics import method_label
 from tidemill_gateway.services import Services
 
 PREFIX = "/hooks/s3/"
@@ -60,7 +61,7 @@ class Hooks:
             status = error.status
             await of_error(error, secrets.token_hex(8))(scope, receive, send)
         route = f"{PREFIX}{{store}}/{{secret}}" if slash else f"{PREFIX}{{store}}"
-        self._requests.labels(method, route, str(status)).observe(time.perf_counter() - started)
+        self._requests.labels(method_label(method), route, str(status)).observe(time.perf_counter() - started)
 
     def _check(self, store: str, given: str | None) -> None:
         if not same_secret(given, self._expected):
