@@ -14,23 +14,23 @@ help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
 demo:  ## start everything on loopback, run the main job, show the results
-	@$(ALONE) $(MAKE) --no-print-directory $(VENV)/.local
-	@$(BIN)/python examples/demo.py $(ARGS)
+	@$(ALONE) $(MAKE) -s --no-print-directory $(VENV)/.local
+	@$(BIN)/python examples/demo.py --with-parent $(ARGS)
 
 test:  ## run every test
-	@$(ALONE) $(MAKE) --no-print-directory $(VENV)/.dev
+	@$(ALONE) $(MAKE) -s --no-print-directory $(VENV)/.dev
 	@$(BIN)/python tests/support/tools.py
 	@$(BIN)/python -m pytest $(ARGS)
 
 lint:  ## ruff, mypy, import contracts
-	@$(ALONE) $(MAKE) --no-print-directory $(VENV)/.dev
+	@$(ALONE) $(MAKE) -s --no-print-directory $(VENV)/.dev
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
 bench:  ## measure, and print the tables of docs/reference/benchmarks.md
-	@$(ALONE) $(MAKE) --no-print-directory $(VENV)/.dev
+	@$(ALONE) $(MAKE) -s --no-print-directory $(VENV)/.dev
 	@$(BIN)/python -m bench $(ARGS)
 
 lock: $(VENV)/.uv  ## write requirements/*.txt again from pyproject.toml

@@ -3,15 +3,18 @@
     make demo               stay up afterwards, until Ctrl-C
     make demo ARGS=--once   end after the results; the last line is a JSON summary
 
-Everything lives in a folder of its own, which is removed at the end, so that any number of demos run side by side.
+Everything lives in a folder of its own, which is removed at the end, so that any number of demos run side by side. What
+a killed one left is removed by the next.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -38,6 +41,8 @@ FUNCTIONS = ("ocr", "filetype")
 READY_S = 120.0
 DONE_S = 900.0
 IDLE_S = 60.0
+_PREFIX, _ALIVE = "tidemill-demo-", "alive"
+_SETTLED_S = 60.0  # between making a folder and locking it
 FINAL = ("succeeded", "failed", "cancelled")
 STYLE = {"queued": "dim", "released": "cyan", "running": "yellow", "committed": "yellow", "succeeded": "green"}
 
@@ -54,10 +59,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--once", action="store_true", help="end after the results, with a JSON summary as last line")
     parser.add_argument("--count", type=int, default=44, metavar="N", help="pictures to drop (default 44)")
+    parser.add_argument("--with-parent", action="store_true", help="end when the process that started this one ends")
     options = parser.parse_args()
     console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = 120  # a log file has room for whole names
     signal.signal(signal.SIGTERM, _interrupted)
-    with tempfile.TemporaryDirectory(prefix="tidemill-demo-") as folder:
+    if options.with_parent:
+        threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
+    _remove_leftovers()
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder:
+        alive = (Path(folder) / _ALIVE).open("w")
+        fcntl.flock(alive, fcntl.LOCK_EX)
         try:
             return Demo(console, Path(folder), options.count).run(once=options.once)
         except KeyboardInterrupt:
@@ -131,9 +144,10 @@ class Demo:
         folder = self._folder / "samples"
         command = [str(python), "-P", str(HERE / "samples" / "make.py"), str(folder), "--count", str(self._count)]
         with self._spinner() as progress:
-            progress.add_task(f"drawing {self._count} invoices, receipts and photographs", total=None)
+            task = progress.add_task(f"drawing {self._count} invoices, receipts and photographs", total=None)
             environment = {**os.environ, "PYTHONPATH": str(HERE / "samples")}
             done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+            progress.update(task, total=1, completed=1)
         if done.returncode:
             raise DemoFailed(f"the sample files cannot be made:\n{done.stderr[-2000:]}")
         rows = [json.loads(line) for line in done.stdout.splitlines()]
@@ -165,14 +179,15 @@ class Demo:
 
         began = time.monotonic()
         with self._spinner() as progress:
-            progress.add_task("starting Valkey, SeaweedFS, gateway, placement and Flower", total=None)
+            task = progress.add_task("starting Valkey, SeaweedFS, gateway, placement and Flower", total=None)
             while time.monotonic() - began < READY_S:
                 if up.poll() is not None:
                     raise DemoFailed(f"`tidemill up` ended:\n{self._up_log()}")
                 with contextlib.suppress(LocalError):
                     found = status(state)
                     if all(process["state"] == "running" for process in found["processes"]) and _answers(found):
-                        self._console.print(f"The system is up after {time.monotonic() - began:.1f} s.")
+                        up_s = f"{time.monotonic() - began:.1f} s"
+                        progress.update(task, description=f"the system is up after {up_s}", total=1, completed=1)
                         return found
                 time.sleep(0.1)
         raise DemoFailed(f"the system is not ready after {READY_S:.0f} s:\n{self._up_log()}")
@@ -237,11 +252,12 @@ class Demo:
             task = progress.add_task("", total=None)
             while True:
                 agents = client.agents()
-                runners = sum(runner["slots"] for agent in agents for runner in agent["runners"])
+                runners: int = sum(runner["slots"] for agent in agents for runner in agent["runners"])
                 said = f"idle: {runners} runners on {len(agents)} agents are left"
                 progress.update(task, description=said)
                 if not agents:
-                    progress.update(task, description="idle: no runner and no agent is left; nothing costs anything")
+                    said = "idle: no runner and no agent is left; nothing costs anything"
+                    progress.update(task, description=said, total=1, completed=1)
                     return 0
                 if time.monotonic() > deadline:
                     return runners + len(agents)
@@ -251,7 +267,7 @@ class Demo:
         store = status["store"]
         self._console.print(
             "\nThe system stays up until Ctrl-C. Drop a file of yours into inbox/ocr/ and look again.\n"
-            f"  API and docs   {status['url']}/docs   (token {status['token']})\n"
+            f"  API            {status['url']}   (token {status['token']}; described in /openapi.json)\n"
             f"  Flower         {status['flower']}\n"
             f"  Store (S3)     {store['endpoint']}   (key {store['access_key']}, secret {store['secret_key']})\n"
             "  Shell          "
@@ -319,6 +335,22 @@ def _answers(status: dict[str, Any]) -> bool:
 def _wait_for_interrupt() -> None:
     while True:
         time.sleep(3600)
+
+
+def _follow(parent: int) -> None:
+    """When `make` is killed, nobody would tell us."""
+    while os.getppid() == parent:
+        time.sleep(0.2)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _remove_leftovers() -> None:
+    """Folders of demos that were killed; who lives holds a lock in its own."""
+    for alive in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_ALIVE}"):
+        with contextlib.suppress(OSError), alive.open("r+") as file:  # somebody else's, alive, or just removed
+            if time.time() - alive.stat().st_mtime > _SETTLED_S:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(alive.parent, ignore_errors=True)
 
 
 def _interrupted(*_: object) -> None:
