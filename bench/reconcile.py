@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import secrets
 import statistics
 import tempfile
@@ -11,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import redis
 from pydantic import SecretStr
 
@@ -42,14 +42,14 @@ def run(objects: int = OBJECTS) -> Table:
         _fill(store, objects)
         settled = ledger.settle(_ids(store))
         services.reconciler.round()  # the first one warms up, and knows how long it takes
-        before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        before = psutil.Process().memory_info().rss
         cpu, wall = [], []
         for _ in range(ROUNDS):
             cpu_at, at = time.thread_time(), time.monotonic()
             services.reconciler.round()
             cpu.append(time.thread_time() - cpu_at)
             wall.append(time.monotonic() - at)
-        grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb
+        grown = psutil.Process().memory_info().rss - before
         enqueued = sum(sum(states.values()) for states in ledger.counts().values())
         with redis.Redis.from_url(url) as connection:
             memory = int(connection.info("memory")["used_memory"])
@@ -58,7 +58,7 @@ def run(objects: int = OBJECTS) -> Table:
         table.add("enqueued", enqueued, "jobs", most=0)
         table.add("CPU per object", per_object * 1e6, "µs", most=30)
         table.add("one listing of all", statistics.median(wall), "s")
-        table.add("memory grown over three listings", grown_kb / 1024, "MiB", most=8)
+        table.add("memory grown over three listings", grown / 2**20, "MiB", most=8)
         table.add("the ledger's memory, all in all", memory / 2**20, "MiB")
         table.add("1,000,000 objects, extrapolated: CPU", per_object * 1e6, "s")
         table.add("... listed again after", min(86400.0, per_object * 1e6 / 0.02), "s")
