@@ -8,7 +8,7 @@ ARGS ?=
 # Two `make` at once in a fresh checkout share one .venv: the second waits, and then finds everything done.
 ALONE := $(PYTHON) requirements/alone.py
 
-.PHONY: demo test lint bench lock clean help
+.PHONY: demo test lint bench soak mutants lock clean help
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -32,6 +32,14 @@ lint:  ## ruff, mypy, import contracts
 bench:  ## measure, and print the tables of docs/reference/benchmarks.md
 	@$(ALONE) $(MAKE) -s --no-print-directory $(VENV)/.dev
 	@$(BIN)/python -m bench $(ARGS)
+
+soak:  ## run the fault lab at length: 20 seeds x 200 jobs, every fault
+	@$(ALONE) $(MAKE) -s --no-print-directory $(VENV)/.dev
+	@$(BIN)/python -m tests.faults --seeds 1-20 --jobs 200 --minutes 2 --gap 1.5 $(ARGS)
+
+mutants:  ## take protections away one at a time; the fault lab must notice each
+	@$(ALONE) $(MAKE) -s --no-print-directory $(VENV)/.dev
+	@$(BIN)/python -m tests.faults.mutants $(ARGS)
 
 lock: $(VENV)/.uv  ## write requirements/*.txt again from pyproject.toml
 	@for set in uv local dev; do ./requirements/lock.sh $$set; done
