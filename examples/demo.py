@@ -65,6 +65,8 @@ def main() -> int:
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = 120  # a log file has room for whole names
     signal.signal(signal.SIGTERM, _interrupted)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # not under nohup
+        signal.signal(signal.SIGHUP, _interrupted)
     if options.with_parent:
         threading.Thread(target=_follow, args=(os.getppid(),), daemon=True).start()
     _remove_leftovers()
