@@ -282,6 +282,7 @@ _WRONG: list[tuple[str, str, dict[str, object], int]] = [
     ("POST", "/api/v1/functions/echo/jobs", {"content": b"\xff" * 10}, 422),
     ("POST", "/api/v1/functions/echo/jobs", {"json": {"bucket": 5, "key": "k"}}, 422),
     ("POST", "/api/v1/functions/echo/jobs", {"json": {"bucket": "b", "key": "k", "x": 1}}, 422),
+    ("POST", "/api/v1/functions/echo/jobs", {"json": {"bucket": "bucket", "key": "k", "params": []}}, 422),
     ("POST", "/api/v1/functions/echo/jobs", {"json": {"bucket": "\n\x12 😀", "key": "k"}}, 422),
     ("POST", "/api/v1/functions/echo/jobs", {"files": {"params": (None, "{}")}}, 422),
     ("POST", "/api/v1/functions/echo/jobs", {"files": {"file": ("x", b"x"), "params": (None, "[1]")}}, 422),

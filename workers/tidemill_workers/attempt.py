@@ -407,8 +407,8 @@ def _task(job: Job, claim: Claim, function: FunctionRecord, file: Path, got: Dow
 def _superseded(job: Job, cost: Cost | None = None) -> End:
     fault = JobError(
         code="superseded",
-        message=f"{job.input.bucket}/{job.input.key} changed before the result was committed",
-        hint="The new content is a job of its own.",
+        message=f"{job.input.bucket}/{job.input.key} was changed or deleted before the result was committed",
+        hint="New content under this key is a job of its own.",
     )
     return End("cancelled", fault, cost=cost or Cost())
 

@@ -180,7 +180,7 @@ def _named(data: dict[str, Any], function: str, key: str | None) -> Call:
     if version is not None and not isinstance(version, str):
         raise InvalidSpec("version_id is no text")
     named = Named(wire.bucket_field(data), wire.text_field(data, "key"), version)
-    return Call(function, named, data.get("params") or {}, key)
+    return Call(function, named, {} if data.get("params") is None else data["params"], key)
 
 
 def _payload(file: UploadFile, name: str | None) -> Payload:
