@@ -8,6 +8,7 @@
 | torn | a manifest whose outputs are missing, wrong, or of another run; an output that no manifest names |
 | wrong | an end that it should not have had (failed without a reason of its own, succeeded though it must fail) |
 | untrue | ledger and record disagree on a finished job, or the ledger's counts and sets are not those of its jobs |
+| rows | Flower shows another state than the ledger, or no row |
 | leaked | leases, queues or agents' sets that hold something though nothing runs; processes and folders left behind |
 | refused | an answer that says "never" (4xx) to a call that was right |
 
@@ -31,7 +32,8 @@ from tidemill.ledger.keys import Keys
 from tidemill.models import Job, Manifest, object_job_id
 from tidemill.record import Record
 
-COUNTS = ("lost", "stuck", "doubled", "torn", "wrong", "untrue", "leaked", "refused")
+COUNTS = ("lost", "stuck", "doubled", "torn", "wrong", "untrue", "rows", "leaked", "refused")
+_ROWS = {"succeeded": ("SUCCESS",), "failed": ("FAILURE",), "cancelled": ("FAILURE", "REVOKED")}
 _FILES = {
     "small": {"result.json"},
     "large": {"result.json", "large.bin"},
@@ -98,6 +100,15 @@ class Checker:
         }
         return verdict
 
+    def wrong_rows(self, rows: Mapping[str, str]) -> list[str]:
+        """Jobs of the ledger that Flower shows otherwise; `rows`: its state of each task."""
+        found = []
+        for job in self._jobs().values():
+            state = rows.get(job.id, "no row")
+            if job.state.terminal and state not in _ROWS[job.state.value]:
+                found.append(f"{job.id[:12]} is {job.state} in the ledger, {state} in Flower")
+        return found
+
     # -- what should be ------------------------------------------------------------------------------------------
     def _expected(self) -> list[Wanted]:
         found = []
@@ -127,6 +138,8 @@ class Checker:
                 verdict.say("lost", f"{name}: no manifest; in the ledger: {job.state if job else 'nothing'}")
             return
         fine = {"failed"} if entry.drop.want == "fail" else {"succeeded"}
+        if manifest.generation != (2 if entry.retried else 1):
+            verdict.say("lost", f"{name}: it was retried, and generation 2 has no manifest")
         if entry.cancelled or entry.deleted:
             fine |= {"cancelled", "failed"}
         if manifest.state not in fine:

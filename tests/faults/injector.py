@@ -15,6 +15,7 @@ import redis
 
 from tests.faults.schedule import Fault
 from tests.faults.system import System
+from tidemill.local.errors import LocalError
 
 _COPY_EVERY_S = 4.0
 _REVIVE_EVERY_S = 1.5
@@ -74,6 +75,7 @@ class Injector:
         self._system.redis.start()
         self._system.store.start()
         self._system.redis.unfill()
+        self._system.wait_ready()
         self._system.revive()
 
     # -- plan ----------------------------------------------------------------------------------------------------
@@ -102,7 +104,7 @@ class Injector:
         strike = Strike(fault, time.monotonic())
         try:
             strike.victim = getattr(self, f"_{fault.kind}")(fault, strike)
-        except redis.RedisError as error:  # Redis itself is away: so be it
+        except (redis.RedisError, LocalError) as error:  # Redis, or all of `up`, is away: so be it
             strike.victim = f"not done: {error}"
         self.strikes.append(strike)
         self._tell(f"{fault}  -> {strike.victim}")
@@ -157,6 +159,11 @@ class Injector:
     def _unfill(self) -> None:
         with contextlib.suppress(redis.RedisError):  # killed meanwhile: the ballast goes at the end
             self._system.redis.unfill()
+
+    def _outage(self, fault: Fault, strike: Strike) -> str:
+        self._system.go_down()
+        self._until("outage", fault.lasts_s, self._system.go_up)
+        return ""
 
     def _store(self, fault: Fault, strike: Strike) -> str:
         self._system.store.kill()

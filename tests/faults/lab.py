@@ -18,7 +18,8 @@ from tests.faults.load import Load
 from tests.faults.system import LEASE_S, System
 from tidemill.errors import ServiceUnavailable
 
-ALL = ("kill", "pause", "connection", "redis", "store", "events", "failpoints", "clock")
+ALL = ("kill", "pause", "connection", "redis", "store", "events", "failpoints", "outage", "clock")
+FLOWER_S = 20.0  # it is told again of everything after each of its starts
 CALM_S = 5.0  # two rounds of the reconciler, and more, in which nothing may begin again
 
 
@@ -130,6 +131,7 @@ def _run(choice: Choice, folder: Path, tell: Callable[[str], None]) -> Result:
             time.sleep(CALM_S)
             watch.stop()
             verdict = checker.judge(system.events.writes)
+            _rows(system, checker, verdict)
         finally:
             injector_undo(injector)
             load.stop()
@@ -153,6 +155,15 @@ def _run(choice: Choice, folder: Path, tell: Callable[[str], None]) -> Result:
         None,
         sum(map(len, system.events.writes.values())),
     )
+
+
+def _rows(system: System, checker: Checker, verdict: Verdict) -> None:
+    """Flower's rows, which may follow a little later."""
+    give_up = time.monotonic() + FLOWER_S
+    while (wrong := checker.wrong_rows(system.flower_rows())) and time.monotonic() < give_up:
+        time.sleep(0.5)
+    for sentence in wrong:
+        verdict.say("rows", sentence)
 
 
 def injector_undo(injector: Injector) -> None:

@@ -39,6 +39,7 @@ class Entry:
     job_id: str | None = None
     deleted: bool = False
     cancelled: bool = False
+    retried: bool = False
     trouble: str = ""
     last_error: str = ""
 
@@ -143,6 +144,15 @@ class Load:
             entry.cancelled = True
             self._again(entry, lambda: self._http.post(f"/jobs/{entry.job_id}/cancel").raise_for_status())
 
+        elif drop.twist == "retry":
+            self._again(entry, lambda: self._over(entry))
+            if self._again(entry, lambda: self._http.post(f"/jobs/{entry.job_id}/retry").raise_for_status()):
+                entry.retried = True
+
+    def _over(self, entry: Entry) -> bool:
+        answer = self._http.get(f"/jobs/{entry.job_id}").raise_for_status().json()
+        return answer["state"] in ("succeeded", "failed", "cancelled")
+
     def _body(self, drop: Drop, version: int = 0) -> bytes:
         seconds = drop.run_s
         return json.dumps({"n": drop.number, "want": drop.want, "seconds": seconds, "version": version}).encode()
@@ -179,7 +189,8 @@ class Load:
         """Do it until it works. An answer that says that it never will (4xx) is trouble."""
         while not self._give_up.is_set():
             try:
-                return action() or True
+                if (done := action()) is not False:
+                    return True if done is None else done
             except httpx.HTTPStatusError as error:
                 if error.response.status_code < 500 and error.response.status_code != 429:
                     entry.trouble = f"{error.request.url}: {error.response.status_code} {error.response.text[:300]}"

@@ -16,9 +16,10 @@ KINDS: dict[str, tuple[str, ...]] = {
     "store": ("kill",),
     "events": ("drop", "double", "shuffle", "junk"),
     "failpoints": ("kill", "kill", "delay", "raise"),
+    "outage": ("all",),
     "clock": ("skew",),
 }
-WEIGHTS = {"kill": 5, "pause": 3, "connection": 5, "redis": 3, "store": 1, "events": 2, "failpoints": 5}
+WEIGHTS = {"kill": 5, "pause": 3, "connection": 5, "redis": 3, "store": 1, "events": 2, "failpoints": 5, "outage": 0.7}
 #: Where a process may be made to die: patterns of failpoints.
 PLACES = (
     "attempt.claimed",
@@ -68,7 +69,7 @@ class Fault:
 @dataclass(frozen=True, slots=True)
 class Drop:
     """One input. `way`: put, presigned, call, named; `want`: small, large, many, fail. `twist`: what happens to it
-    besides: overwrite, delete, cancel, again (the same call once more), or nothing."""
+    besides: overwrite, delete, cancel, again (the same call once more), retry (once it is over), or nothing."""
 
     number: int
     at_s: float
@@ -134,6 +135,8 @@ def _fault(dice: random.Random, kind: str, what: str, at_s: float, lease_s: floa
             facts = {"age_s": round(dice.uniform(2.0, 20.0), 1)}
         elif what == "kill":
             lasts_s = dice.choice((0.0, 0.5, 4.0))
+    elif kind == "outage":
+        lasts_s = dice.choice((0.0, 3.0))
     elif kind == "store":
         lasts_s = dice.choice((0.0, 0.5, 3.0))
     elif kind == "events":
@@ -158,8 +161,8 @@ def drops(seed: int, jobs: int, window_s: float) -> list[Drop]:
         for _ in range(min(dice.randint(1, 2 * mean_clump - 1), jobs - len(found))):
             way = dice.choices(("put", "presigned", "call", "named"), (45, 15, 30, 10))[0]
             want = dice.choices(("small", "large", "many", "fail"), (60, 20, 12, 8))[0]
-            twists = ("", "again", "cancel") if way in ("call", "named") else ("", "overwrite", "delete")
-            twist = dice.choices(twists, (80, 12, 8))[0]
+            twists = ("", "again", "cancel", "retry") if way in ("call", "named") else ("", "overwrite", "delete")
+            twist = dice.choices(twists, (70, 12, 8, 10)[: len(twists)])[0]
             found.append(Drop(len(found), round(at_s, 2), way, want, round(dice.uniform(0.05, 2.0), 2), twist))
         at_s = min(at_s + dice.expovariate(1 / gap_s), window_s)
     return found

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import httpx
 import psutil
 import yaml
 
@@ -66,8 +67,11 @@ class System:
         self._sitecustomize = sitecustomize
         self._password = secrets.redis_password.get_secret_value()
         self._up: subprocess.Popen[bytes] | None = None
-        self.urls = [f"http://{LOOPBACK}:{self._gateway_port}"]
-        self.twins: dict[str, Server] = {}
+        with Reservation() as second:
+            self.urls = [f"http://{LOOPBACK}:{port}" for port in (self._gateway_port, second.take())]
+        self.twins: dict[str, Server | None] = {}
+        self._argv: list[str] = []
+        self._down = False
         self.token = secrets.token.get_secret_value()
         # The lab's own way in passes no proxy.
         self.ledger = connect(self.redis.url)
@@ -93,38 +97,72 @@ class System:
         argv = [sys.executable, "-P", "-m", "tidemill", "up", "--state-dir", str(self._state.path)]
         argv += ["--redis", self._redis_url("control"), "--store", self._store_url("control", secret=True)]
         argv += ["--port", str(self._gateway_port), "--pools", str(pools), "--functions", str(functions)]
-        with (self.folder / "up.log").open("ab") as output:
-            self._up = spawn(argv, env=self._environment(), cwd=self.folder, output=output)
-        give_up = time.monotonic() + _START_S
-        while not self._ready():
-            if self._up.poll() is not None or time.monotonic() > give_up:
-                raise RuntimeError(f"the system did not start; see {self.folder}/up.log and state/logs")
-            time.sleep(0.1)
-        self._start_twins()
-
-    def _start_twins(self) -> None:
-        """A second gateway and a second placement service, with the settings of the first ones."""
-        with Reservation() as port:
-            twin_port = port.take()
-        self.urls.append(f"http://{LOOPBACK}:{twin_port}")
-        for name, changed in (("gateway", {"TIDEMILL_GATEWAY__PORT": str(twin_port)}), ("placement", {})):
-            folder = self.folder / f"second-{name}"
-            folder.mkdir()
-            argv = [sys.executable, "-P", "-m", "tidemill", name]
-            env = {**psutil.Process(self.pids(name)[0]).environ(), **changed}
-            self.twins[name] = Server(f"second {name}", argv, env, folder, lambda: None)
+        self._argv = argv
+        self.go_up()
+        self.wait_ready()
+        for name in ("gateway", "placement"):
+            (self.folder / f"second-{name}").mkdir()
+            self.twins[name] = None
         self.revive()
 
-    def revive(self) -> None:
-        """Start the second services again where they were killed; `up` does that for the first ones."""
+    def go_up(self) -> None:
+        """Start `tidemill up`, unless it runs, and do not wait."""
+        self._down = False
+        if self._up is None or self._up.poll() is not None:
+            with (self.folder / "up.log").open("ab") as output:
+                self._up = spawn(self._argv, env=self._environment(), cwd=self.folder, output=output)
+
+    def go_down(self) -> None:
+        """SIGKILL for all of it, save the servers."""
+        self._down = True
+        if self._up is not None and self._up.poll() is None:
+            self._up.kill()
+            self._up.wait()
         for twin in self.twins.values():
-            twin.begin()
+            if twin is not None:
+                twin.kill()
+
+    def wait_ready(self) -> None:
+        """Wait until everything of `up` runs. Raises `RuntimeError`."""
+        give_up = time.monotonic() + _START_S
+        while not self._ready():
+            if time.monotonic() > give_up:
+                raise RuntimeError(f"the system did not start; see {self.folder}/up.log and state/logs")
+            self.go_up()  # it gives up when a server is away at its start, as it should
+            time.sleep(0.1)
+
+    def flower_rows(self) -> dict[str, str]:
+        """Flower's state of each job; empty while it does not answer."""
+        try:
+            answer = httpx.get(f"{self._state.runtime()['flower']}/api/tasks", timeout=10, trust_env=False)
+            return {job_id: row["state"] for job_id, row in answer.raise_for_status().json().items()}
+        except (httpx.HTTPError, LocalError):
+            return {}
+
+    def revive(self) -> None:
+        """Start a second gateway and a second placement service, with the settings of the first ones, where none runs:
+        `up` starts the first ones again, the lab these, and `up` itself where it gave up at its start."""
+        if not self._down:
+            self.go_up()
+        for name, twin in self.twins.items():
+            if twin is not None and twin.pid is not None:
+                continue
+            try:
+                env = psutil.Process(self._services(name)[0]).environ()
+            except (LocalError, IndexError, psutil.Error):
+                continue  # the first one is away, too: later
+            if name == "gateway":
+                env["TIDEMILL_GATEWAY__PORT"] = self.urls[1].rpartition(":")[2]
+            argv = [sys.executable, "-P", "-m", "tidemill", name]
+            self.twins[name] = Server(f"second {name}", argv, env, self.folder / f"second-{name}", lambda: None)
+            self.twins[name].begin()
 
     def close(self) -> list[str]:
         """End everything. Gives processes that outlived it, which is a fault."""
         left: list[str] = []
         for twin in self.twins.values():
-            twin.kill()
+            if twin is not None:
+                twin.kill()
         family: list[psutil.Process] = []
         if self._up is not None:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -167,10 +205,14 @@ class System:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     found += [child.pid for child in psutil.Process(pid).children()]
             return found
-        found = [row["pid"] for row in self._control().services() if row["name"] == what and row["pid"] is not None]
-        if what in self.twins and (pid := self.twins[what].pid) is not None:
-            found.append(pid)
+        found = self._services(what)
+        twin = self.twins.get(what)
+        if twin is not None and twin.pid is not None:
+            found.append(twin.pid)
         return found
+
+    def _services(self, name: str) -> list[int]:
+        return [row["pid"] for row in self._control().services() if row["name"] == name and row["pid"] is not None]
 
     def agent_names(self) -> dict[int, str]:
         return {row["pid"]: row["name"] for row in self._control().list() if row["exit"] is None}

@@ -38,7 +38,7 @@ def test_files_come_in_all_ways_and_all_within_the_time() -> None:
     found = schedule.drops(3, 400, 60)
     assert [drop.number for drop in found] == list(range(400))
     assert {drop.way for drop in found} == {"put", "presigned", "call", "named"}
-    assert {drop.twist for drop in found} == {"", "again", "cancel", "overwrite", "delete"}
+    assert {drop.twist for drop in found} == {"", "again", "cancel", "retry", "overwrite", "delete"}
     assert all(0 <= drop.at_s <= 60 for drop in found)
 
 
