@@ -217,6 +217,17 @@ def test_job_list_json_holds_every_job(gateway: FakeGateway, tidemill: Tidemill)
     assert len(tidemill("job", "list").stdout.splitlines()) == 1100
 
 
+@pytest.mark.parametrize("columns", [80, 100, 200])
+def test_a_terminal_of_any_width_shows_whole_ids(
+    gateway: FakeGateway, tidemill: Tidemill, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    job_id = gateway.submit("a-function-with-a-long-name", b"", "k", "a name that is long, too " * 4, {})["id"]
+    monkeypatch.setattr("tidemill.cli.show.on_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for command in (("job", "list"), ("job", "cancel", job_id)):
+        assert job_id in tidemill(*command).stdout
+
+
 def test_names_in_lines_are_one_line_and_in_json_unchanged(gateway: FakeGateway, tidemill: Tidemill) -> None:
     gateway.submit("echo", b"", "k", "a\nb\x1b[2J\u202eé", {})
     (line,) = tidemill("job", "list").stdout.splitlines()

@@ -67,7 +67,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str =
     from rich.table import Table
     from rich.text import Text
 
-    drawn = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, name in enumerate(columns):
+        # An id is there to be copied into the next command: on a narrow terminal the others make room for it.
+        whole = max(len(row[index]) for row in found) if name == "id" else None
+        drawn.add_column(name, no_wrap=name == "id", min_width=whole)
     for row in found:
         drawn.add_row(*(Text(value, style=_COLOURS.get(value, "")) for value in row))
     Console().print(drawn)

@@ -162,13 +162,13 @@ class Attempt:
     def _not_started(self, function: FunctionRecord, error: StartFailed) -> str:
         """The function's fault, not the job's. A permanent one goes back uncounted, and soon: placement ends all
         waiting jobs of the revision after the third, with this traceback. One that may pass is an attempt."""
-        attempt, why = self._claim.token.attempt, f"start failed: {error.fault.message}"[:500]
+        attempt = self._claim.token.attempt
         if error.permanent:
-            return self._give_back(RETRY_BASE_S, count=False, why=why, error=error.fault)
+            return self._give_back(RETRY_BASE_S, count=False, error=error.fault)
         if attempt >= self._claim.max_attempts:
             return self._end(function, End("failed", error.fault))
         pause_s = min(RETRY_MAX_S, START_RETRY_BASE_S * 4.0 ** (attempt - 1))
-        return self._give_back(pause_s, count=True, why=why, error=error.fault)
+        return self._give_back(pause_s, count=True, error=error.fault)
 
     def _judge(self, function: FunctionRecord, outcome: Outcome, lease: Lease) -> str:
         """Turn what the runner said into an end of the job, or another try."""
@@ -186,7 +186,7 @@ class Attempt:
         if outcome.kind in ("permanent", "timeout") or last:
             return self._end(function, End("failed", fault, cost=cost, run_s=outcome.seconds))
         delay_s = outcome.delay_s if outcome.delay_s is not None else _backoff_s(self._claim.token.attempt)
-        return self._give_back(delay_s, count=True, why=f"{fault.code}: {fault.message}"[:500], error=fault)
+        return self._give_back(delay_s, count=True, error=fault)
 
     def _succeed(self, function: FunctionRecord, outcome: Outcome, cost: Cost) -> str:
         try:
@@ -291,14 +291,13 @@ class Attempt:
             hint="Report this with the agent's log; `tidemill job retry ID` tries again.",
         )
         if self._claim.token.attempt < self._claim.max_attempts:
-            why = f"{fault.code}: {fault.message}"[:500]
-            return self._give_back(_backoff_s(self._claim.token.attempt), count=True, why=why, error=fault)
+            return self._give_back(_backoff_s(self._claim.token.attempt), count=True, error=fault)
         try:
             return self._end(self._shop.find(self._job.function), End("failed", fault))
         except ServiceUnavailable as gone:
             return self._give_back(0.5, count=False, why=f"no answer: {gone}")
 
-    def _give_back(self, delay_s: float, *, count: bool, why: str, error: JobError | None = None) -> str:
+    def _give_back(self, delay_s: float, *, count: bool, why: str = "", error: JobError | None = None) -> str:
         try:
             self._store_log()
             self._say_rest()
