@@ -442,7 +442,7 @@ def test_watch_uploads_what_is_new(gateway: FakeGateway, tmp_path: Path) -> None
     reading.start()
     (tmp_path / ".hidden").write_bytes(b"no")
     (tmp_path / "new.txt").write_bytes(b"new")
-    wait_until(lambda: "inbox/w/new.txt" in gateway.objects, 30)
+    wait_until(lambda: lines, 30)
     process.send_signal(signal.SIGINT)
     process.wait(20)
     reading.join()
