@@ -18,7 +18,7 @@ REGRESSIONS = [
 ]
 SHORT = [
     ["--seed", "101", "--jobs", "40", "--minutes", "0.35", "--gap", "1.5", "--faults", "kill,pause,failpoints"],
-    ["--seed", "102", "--jobs", "40", "--minutes", "0.35", "--gap", "1.5", "--faults", "redis,store,events,kill"],
+    ["--seed", "113", "--jobs", "40", "--minutes", "0.35", "--gap", "1.5", "--faults", "redis,store,events,kill"],
     ["--seed", "103", "--jobs", "40", "--minutes", "0.35", "--gap", "1.2", "--faults", "all"],
 ]
 
