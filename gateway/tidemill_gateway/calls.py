@@ -237,11 +237,11 @@ class Calls:
         if _JOB_ID.fullmatch(job_id):
             if (job := self._ledger.job(job_id)) is not None:
                 return job
-            restoring = self._restoring()
-            for name in sorted({*self._ledger.functions(), *(self._record.function_names() if restoring else ())}):
+            names = sorted({*self._ledger.functions(), *self._record.function_names()})
+            for name in names:
                 if (manifest := self._newest(name, job_id)) is not None:
                     return job_of(manifest)
-            if restoring:
+            if self._restoring() or any(self._record.get_request(name, job_id, 1) is not None for name in names):
                 raise LedgerUnavailable(
                     f"the ledger lost its memory and is being restored: job {job_id} is not known yet",
                     hint="Ask again in some seconds; nothing that was accepted is lost.",
@@ -249,10 +249,13 @@ class Calls:
         raise NotFound(f"there is no job {job_id}", hint="`tidemill job list` shows what there is.")
 
     def _restoring(self) -> bool:
-        """Whether jobs may be missing here that were accepted: a ledger that is not the first one of its installation,
-        until its rebuild is over and the reconciler has had time for a round (the sequence grows every 10 s)."""
-        epoch = self._ledger.epoch()
-        return epoch is None or (epoch[0] > 1 and epoch[1] < _RESTORED_SEQUENCE)
+        """Whether jobs may be missing here that were accepted: in a ledger that is older than the bucket says, or that
+        is not the first one of its installation, until its rebuild is over and the reconciler has had time for a round
+        (the sequence grows every 10 s)."""
+        live, stored = self._ledger.epoch(), self._record.read_epoch()
+        if live is None or (live[0] > 1 and live[1] < _RESTORED_SEQUENCE):
+            return True
+        return stored is not None and (stored[0].epoch, stored[0].sequence) > live
 
     def _newest(self, function: str, job_id: str) -> Manifest | None:
         newest: Manifest | None = None

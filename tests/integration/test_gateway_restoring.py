@@ -10,6 +10,7 @@ import redis
 
 from tests.support import S3
 from tests.support.gateway import Lab, free_socket, run_gateway
+from tidemill.models import EpochRecord
 
 SPEC: dict[str, object] = {"name": "echo", "handler": "work:run"}
 
@@ -81,3 +82,18 @@ def test_an_unknown_job_is_not_found_once_all_has_come_back(lab: Lab, lose) -> N
 
 def test_in_an_installation_that_never_lost_anything_an_unknown_job_is_not_found(lab: Lab) -> None:
     assert lab.http.get(f"/api/v1/jobs/{'0' * 32}").status_code == 404
+
+
+def test_a_call_that_the_bucket_remembers_is_never_unknown(lab: Lab, redis_url: str) -> None:
+    # A copy of Redis of some seconds ago was put back: same epoch, and nobody has noticed.
+    job_id = submit(lab).json()["id"]
+    with redis.Redis.from_url(redis_url) as client:
+        client.flushdb()
+    assert lab.ledger.begin_epoch(1, 5)
+    answer = lab.http.post(f"/api/v1/jobs/{job_id}/retry")
+    assert (answer.status_code, answer.json()["code"]) == (503, "ledger_unavailable")
+
+
+def test_a_ledger_older_than_the_bucket_knows_of_no_job_for_certain(lab: Lab) -> None:
+    lab.services.record.write_epoch(EpochRecord(epoch=1, sequence=9, written_at=1.0), None)
+    assert lab.http.get(f"/api/v1/jobs/{'0' * 32}").status_code == 503
