@@ -51,7 +51,7 @@ class Deployer:
             StoreUnavailable, LedgerUnavailable: it may be half in place; deploy it again.
         """
         with self._lock:
-            others = {name: found for name, found in self._ledger.functions().items() if name != spec.name}
+            others = self._others(spec.name)
             self._check(spec, others, owner)
             old = self._record.get_function(spec.name)
             sha256, size = self._code(spec, code, old)
@@ -77,6 +77,12 @@ class Deployer:
             self._ledger.put_function(record)
         log.info("function.deployed", function=spec.name, revision=revision, owner=owner.name, code_bytes=size)
         return record
+
+    def _others(self, name: str) -> dict[str, FunctionRecord]:
+        """The other functions, as the bucket has them: a ledger that is being restored lacks some, and an overlap that
+        nobody saw would stay."""
+        found = self._record.functions()
+        return {record.name: record for record in found if record.name != name and record.deleted_at is None}
 
     def deploy_folder(self, folder: Path, owner: Owner) -> FunctionRecord:
         """Deploy a function from its folder; raises as `deploy`."""

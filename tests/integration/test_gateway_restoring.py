@@ -97,3 +97,12 @@ def test_a_call_that_the_bucket_remembers_is_never_unknown(lab: Lab, redis_url: 
 def test_a_ledger_older_than_the_bucket_knows_of_no_job_for_certain(lab: Lab) -> None:
     lab.services.record.write_epoch(EpochRecord(epoch=1, sequence=9, written_at=1.0), None)
     assert lab.http.get(f"/api/v1/jobs/{'0' * 32}").status_code == 503
+
+
+def test_two_functions_may_not_share_a_trigger_though_redis_has_lost_the_first(lab: Lab, bucket: str, lose) -> None:
+    trigger = [{"bucket": f"{bucket}-in", "prefix": "in/"}]
+    lab.deploy({"name": "first", "handler": "work:run", "trigger": trigger}).raise_for_status()
+    lose()
+    answer = lab.deploy({"name": "second", "handler": "work:run", "trigger": trigger})
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_spec")
+    assert "first" in answer.json()["detail"]
