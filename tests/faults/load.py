@@ -146,8 +146,14 @@ class Load:
 
         elif drop.twist == "retry":
             self._again(entry, lambda: self._over(entry))
-            if self._again(entry, lambda: self._http.post(f"/jobs/{entry.job_id}/retry").raise_for_status()):
-                entry.retried = True
+            entry.retried = bool(self._again(entry, lambda: self._retry(entry)))
+
+    def _retry(self, entry: Entry) -> bool:
+        answer = self._http.post(f"/jobs/{entry.job_id}/retry")
+        if answer.status_code == 409 and "only a job that is over" in answer.text:
+            return False  # an older copy of Redis was put back meanwhile, and knows it as running
+        answer.raise_for_status()
+        return True
 
     def _over(self, entry: Entry) -> bool:
         answer = self._http.get(f"/jobs/{entry.job_id}").raise_for_status().json()
