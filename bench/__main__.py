@@ -10,11 +10,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import idle, imports, intake, latency, ocr, rebuild, reconcile
+from bench import idle, imports, intake, latency, ledger, ocr, peer, rebuild, reconcile
 from bench.table import Table
 
 BENCHES: dict[str, Callable[[], Table]] = {
     "latency": latency.run,
+    "peer": peer.run,
+    "ledger": ledger.run,
     "intake": intake.run,
     "reconcile": reconcile.run,
     "rebuild": rebuild.run,

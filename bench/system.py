@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,7 @@ def running(
     *options: str,
     state_dir: Path | None = None,
     env: Mapping[str, str] | None = None,
+    program: Sequence[str] = (*TIDEMILL, "up"),
 ) -> Iterator[System]:
     """The system with these pools and functions, up while the block runs."""
     with tempfile.TemporaryDirectory(prefix="tidemill-bench-") as folder:
@@ -62,7 +63,7 @@ def running(
         began = time.monotonic()
         with (Path(folder) / "up.log").open("wb") as output:
             process = subprocess.Popen(
-                [*TIDEMILL, "up", "--state-dir", str(state), "--pools", str(pools_file), *options],
+                [*program, "--state-dir", str(state), "--pools", str(pools_file), *options],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
