@@ -138,8 +138,10 @@ class Checker:
                 verdict.say("lost", f"{name}: no manifest; in the ledger: {job.state if job else 'nothing'}")
             return
         fine = {"failed"} if entry.drop.want == "fail" else {"succeeded"}
-        if manifest.generation != (2 if entry.retried else 1):
+        if entry.retried and manifest.generation < 2:
             verdict.say("lost", f"{name}: it was retried, and generation 2 has no manifest")
+        if manifest.generation > 1 and entry.drop.twist != "retry":
+            verdict.say("doubled", f"{name}: nobody asked for generation {manifest.generation}")
         if entry.cancelled or entry.deleted:
             fine |= {"cancelled", "failed"}
         if manifest.state not in fine:

@@ -149,6 +149,7 @@ class Load:
             entry.retried = bool(self._again(entry, lambda: self._retry(entry)))
 
     def _retry(self, entry: Entry) -> bool:
+        """A retry has no key: sent again after an answer that got lost, it may be one generation more."""
         answer = self._http.post(f"/jobs/{entry.job_id}/retry")
         if answer.status_code == 409 and "only a job that is over" in answer.text:
             return False  # an older copy of Redis was put back meanwhile, and knows it as running
