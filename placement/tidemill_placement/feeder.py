@@ -1,7 +1,9 @@
-"""Feeds Flower: the ledger's transitions become Celery events, in groups, while a Flower listens.
+"""Feeds Flower: the ledger's transitions become Celery events, in groups.
 
 A Flower that (re)starts knows nothing: it shows up as a new listener, and the whole stream that is kept is sent again.
-Nothing is sent while nobody listens.
+Who listens stands in a set of Redis that is lost with it, while a Flower that listened still does. So lines are sent
+whether the set has a member or not, and all of them again in a new epoch: a Flower that started just before the loss
+would be in no set, and without the rows of before.
 """
 
 from __future__ import annotations
@@ -34,22 +36,21 @@ class Feeder:
         self._ledger = ledger
         self._events = events
         self._listeners: frozenset[str] = frozenset()
+        self._epoch = 0
         self._position = "0"
         self._summaries: OrderedDict[str, str] = OrderedDict()
 
-    def look(self) -> bool:
-        """See who listens; a new Flower gets everything from the start. Gives whether anybody listens."""
+    def look(self) -> None:
+        """See who listens, and in which epoch: a new Flower, and each after a loss of Redis, gets all from the start."""
         listeners = self._events.listeners()
-        if listeners - self._listeners:
-            log.info("flower.listens", listeners=len(listeners))
+        epoch = (self._ledger.epoch() or (0, 0))[0]
+        if listeners - self._listeners or epoch != self._epoch:
+            log.info("flower.listens", listeners=len(listeners), epoch=epoch)
             self._position = "0"
-        self._listeners = listeners
-        return bool(listeners)
+        self._listeners, self._epoch = listeners, epoch
 
     def feed(self) -> int:
         """Send what has come since the last call. Gives the number of lines."""
-        if not self._listeners:
-            return 0
         sent = 0
         while lines := self._ledger.transitions(self._position, 0.0, _GROUP):
             self._events.send(self._with_summaries(lines))
