@@ -41,7 +41,7 @@ class Feeder:
         self._summaries: OrderedDict[str, str] = OrderedDict()
 
     def look(self) -> None:
-        """See who listens, and in which epoch: a new Flower, and each after a loss of Redis, gets all from the start."""
+        """See who listens, in which epoch: a new Flower, and each after a loss of Redis, gets all from the start."""
         listeners = self._events.listeners()
         epoch = (self._ledger.epoch() or (0, 0))[0]
         if listeners - self._listeners or epoch != self._epoch:
