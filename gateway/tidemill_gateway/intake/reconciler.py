@@ -94,6 +94,8 @@ class Reconciler:
         self._began: dict[str, tuple[Any, ...]] = {}
         # CPU seconds of each prefix' last listing, and when it ended.
         self._costs: dict[Place, float] = {}
+        self._last_costs: dict[Place, float] = {}
+        self._taking_s = 0.0
         self._ended: dict[Place, float] = {}
         # Identity as listed -> as the HEAD says, on stores where they differ; without it each round would ask again.
         self._says_head: Memo[str, str] = Memo(100_000, 3600.0)
@@ -193,6 +195,7 @@ class Reconciler:
 
     def _forget(self) -> None:
         self._costs.clear()
+        self._last_costs.clear()
         self._hot_at = 0.0
 
     def _is_hot(self, place: Place) -> bool:
@@ -208,6 +211,7 @@ class Reconciler:
         ]
         everything = {*places, *folders}
         self._costs = {place: cost for place, cost in self._costs.items() if place in everything}
+        self._last_costs = {place: cost for place, cost in self._last_costs.items() if place in everything}
         self._ended = {place: at for place, at in self._ended.items() if place in everything}
         spent_s = 0.0
         for place in [place for place in (*places, *folders) if self._is_hot(place)]:
@@ -229,9 +233,14 @@ class Reconciler:
 
     # -- objects -------------------------------------------------------------------------------------------------
     def _list(self, table: Table, place: Place, *, cold: bool = False) -> float:
-        """List one prefix; gives the CPU seconds that it took."""
+        """List one prefix; gives the CPU seconds to reckon with.
+
+        What a prefix costs is what listing it costs, not what its new jobs cost; and a hot one costs the lesser of its
+        last two: a single dear listing (a first connection, a busy machine) would else rest all hot ones for seconds.
+        """
         complete = True
         others_s = 0.0
+        taking_s = self._taking_s
 
         def pages() -> int:
             nonlocal complete, others_s
@@ -250,9 +259,11 @@ class Reconciler:
 
         spent_s = 0.0
         try:
-            spent_s = self._measured(pages) - others_s
+            spent_s = max(0.0, self._measured(pages) - others_s - (self._taking_s - taking_s))
             if complete:
-                self._costs[place] = spent_s
+                self._costs[place] = min(spent_s, self._last_costs.get(place, 0.0))
+                self._last_costs[place] = spent_s
+                spent_s = spent_s if cold else self._costs[place]
         except TidemillError as error:
             self._complain(error, bucket=place[0], prefix=place[1])
         self._ended[place] = self._ticks()
@@ -274,7 +285,9 @@ class Reconciler:
             for job_id, info, is_known in zip(ids, infos, known, strict=True)
             if not is_known and not self._no_job.get(job_id)
         }
+        cpu = self._cpu_s()
         self._each(lambda info: self._take(table, info), new.values())
+        self._taking_s += self._cpu_s() - cpu
 
     def _candidates(self, table: Table, info: ObjectInfo) -> Iterator[str]:
         """The identities of a listed object that the rules let pass."""
