@@ -81,7 +81,8 @@ def serve(settings: Settings, host: str, port: int) -> TidemillError | None:
     boot.start()
     log.info("gateway.listens", host=host, port=listener.getsockname()[1])
     try:
-        asyncio.run(server.serve(sockets=[listener]))
+        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+            runner.run(server.serve(sockets=[listener]))
     finally:
         boot.stop.set()
         services.stop()

@@ -52,6 +52,7 @@ class Crew:
     new_name: Callable[[str], str] = field(default=lambda pool: f"{pool}-{secrets.token_hex(3)}")
     booting: dict[str, Booting] = field(default_factory=dict)
     managed: dict[str, str] = field(default_factory=dict)
+    reported: frozenset[str] = frozenset()
     _trouble: dict[str, _Trouble] = field(default_factory=dict)
     _known: set[str] = field(default_factory=set)
     _asked: dict[str, float] = field(default_factory=dict)
@@ -74,7 +75,7 @@ class Crew:
         self, pools: Mapping[str, PoolSpec], reports: Sequence[AgentReport], now: float, boot_s: Callable[[str], float]
     ) -> list[tuple[str, float]]:
         """Look at all processes. Gives (pool, seconds) for each agent that has reported for the first time."""
-        reported = {report.name for report in reports}
+        self.reported = reported = frozenset(report.name for report in reports)
         arrived = [
             (agent.pool, now - agent.since)
             for name, agent in list(self.booting.items())

@@ -30,7 +30,8 @@ from tidemill_placement.view import View
 
 _BACKLOG = 200
 _FULL_READ_S = 5.0  # so often the backlog is read although nothing was heard of
-_IDLE_LOOK_S = 15.0  # so often processes are looked at although no agent is known
+_LOOK_S = 1.0  # so often processes are looked at although none starts, stops, comes or goes
+_IDLE_LOOK_S = 15.0  # the same while no agent is known
 _FAILURES_S = 1.0
 _PERMANENT_STARTS = 3
 _NOTE_AFTER_S = 0.5
@@ -38,7 +39,8 @@ _NOTES_AT_ONCE = 10
 _NOTES_KEPT = 5_000
 _ENDS_AT_ONCE = 100
 _LONGEST_FIRST_LOAD_S = 10.0  # a first load may build an environment, which the next ones do not
-SOON_S = 0.2
+_SOON_S = 0.2
+_BUSY_S = 0.5  # jobs wait and nothing else is going on; less than `Rules.ahead_s`, so that no slot runs dry
 log = structlog.get_logger(__name__)
 
 
@@ -141,7 +143,9 @@ class Planner:
     def _look_at_agents(self, reports: Sequence[AgentReport], now: float) -> None:
         self.view.look_at(reports, now, self._ledger.job)
         names = {report.name: report.pool for report in reports}
-        if names or self._seen or self._crew.managed or now - self._looked_at > _IDLE_LOOK_S:
+        alive = bool(names or self._seen or self._crew.managed)
+        moves = self._crew.stirring or names.keys() != self._crew.reported
+        if moves or now - self._looked_at > (_LOOK_S if alive else _IDLE_LOOK_S):
             self._looked_at = now
             specs = {name: pool.spec for name, (pool, _) in self._pools.items()}
             for pool, seconds in self._crew.observe(specs, reports, now, self._boot_s):
@@ -178,8 +182,10 @@ class Planner:
         return backlog
 
     def _again_s(self, now: float, backlog: Sequence[Backlog]) -> float:
-        if self._crew.stirring or any(queue.ready for queue in backlog):
-            return min(SOON_S, self._tick_s)
+        if self._crew.stirring:
+            return min(_SOON_S, self._tick_s)
+        if any(queue.ready for queue in backlog):
+            return min(_BUSY_S, self._tick_s)
         return max(0.01, min(self._tick_s, self._backlog_due - now))
 
     # -- from the ledger's values to the core's ------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The placement service: one leader plans, sweeps, keeps the epoch and feeds Flower; others wait to take over.
 
     renew   keeps the leader's lease                         every third of it
-    watch   blocks on the stream of transitions              wakes plan and feed
+    watch   blocks on the stream of transitions              wakes feed; plan when work came or a slot became free
     plan    a turn at each wake, at the latest after a tick  (Planner)
     sweep   expired leases, lost doorbells, dead agents      every `sweep_s`
     keep    the epoch in Redis and bucket, the rebuild       every 10 s, at once when Redis says that it has none
@@ -26,6 +26,7 @@ import structlog
 
 from tidemill.errors import LedgerUnavailable, ServiceUnavailable
 from tidemill.ledger.api import Ledger, Transition
+from tidemill.models import JobState
 from tidemill_placement.epoch import Deposed, EpochKeeper
 from tidemill_placement.feeder import Feeder
 from tidemill_placement.lead import Lead
@@ -219,7 +220,8 @@ class Service:
         if after != "0" and len(lines) <= _FRESH_LINES:
             self.clock.saw(lines[-1].at)
         self._lines.extend(lines)
-        self._wake.set()
+        if any(line.state is JobState.queued or line.state.terminal for line in lines):
+            self._wake.set()
         self._feed.set()
 
     async def _plan(self) -> None:

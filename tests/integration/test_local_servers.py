@@ -136,6 +136,25 @@ def test_the_webhook_tells_of_objects_and_goes_on_after_its_receiver_was_away(tm
     assert {body["path"] for body in receiver.bodies} == {"/hooks/s3/local"}
 
 
+def test_the_webhook_tells_of_the_quiet_buckets_canaries_only_and_of_every_other_bucket(tmp_path: Path) -> None:
+    with Reservation() as ports:
+        receiver = Receiver(ports.take())
+        receiver.open()
+        hook = Webhook(f"http://127.0.0.1:{receiver.port}/hooks/s3/local", "the token", quiet_bucket="tidemill")
+        with run_seaweed(tmp_path / "weed", webhook=hook) as server:
+            store = client(S3(server.endpoint, server.access_key, server.secret_key, server.region))
+            others = ["tide", "tidemill-too", "tidemill.x", "tidemilk", "inbox", "0-9", "tidemil", "tidemills"]
+            for bucket in ["tidemill", *others]:
+                store.make_bucket(bucket)
+            store.put_object("tidemill", "commits/a", io.BytesIO(b"1"), 1)
+            for name in ["tidemill/canary/g/1", *(f"{bucket}/told" for bucket in others)]:
+                bucket, _, key = name.partition("/")
+                store.put_object(bucket, key, io.BytesIO(b"1"), 1)
+                wait_until(lambda: receiver.heard_of(f"/buckets/{name}"))  # noqa: B023 - waited for at once
+        receiver.close()
+    assert not receiver.heard_of("commits/a")
+
+
 @pytest.mark.parametrize(
     ("part", "method", "path"),
     [

@@ -298,7 +298,7 @@ def test_a_scaler_that_does_not_answer_is_asked_again_later(house: House) -> Non
     assert house.processes.starts == before + 1
 
 
-def test_the_jobs_of_an_agent_whose_process_ended_are_taken_back_at_once(house: House) -> None:
+def test_the_jobs_of_an_agent_whose_process_ended_are_taken_back_within_a_second(house: House) -> None:
     house.function()
     house.pool()
     house.submit(_id(1))
@@ -309,7 +309,7 @@ def test_the_jobs_of_an_agent_whose_process_ended_are_taken_back_at_once(house: 
     house.ledger.claim(agent, 1, 15.0)
     house.turn()
     house.processes.end(agent, failed=True)
-    house.turn(0.2)
+    house.turn(1.1)
     assert house.sweeper.sweep() == 1
     assert house.state(_id(1)) is JobState.queued
     house.turn(0.2)

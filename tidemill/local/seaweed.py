@@ -32,6 +32,7 @@ REGION = "us-east-1"
 # few free gigabytes still have many buckets: the number of volumes is the free space divided by their size.
 VOLUME_SIZE_MIB = 128
 VOLUMES_PER_BUCKET = 2
+_NAME_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.-/"  # of a bucket's name, and what ends it
 
 
 def binary() -> Path:
@@ -65,10 +66,16 @@ class Ports:
 
 @dataclass(frozen=True)
 class Webhook:
-    """Where events go, and the bearer token that they carry."""
+    """Where events go, and the bearer token that they carry.
+
+    Of the `quiet_bucket` only what is below `loud_folder` is told: each job writes two or three objects into the
+    platform bucket, and to tell of them would cost more than to tell of its input.
+    """
 
     url: str
     token: str = field(repr=False)
+    quiet_bucket: str = ""
+    loud_folder: str = "canary/"
 
 
 @dataclass(frozen=True)
@@ -182,6 +189,20 @@ class Seaweed:
         return {**headers, "Authorization": f"AWS4-HMAC-SHA256 {credential}"}
 
 
+def _watched(webhook: Webhook) -> list[str]:
+    """Give prefixes of the paths that are told of.
+
+    Weed takes prefixes to tell of and none to leave out, so they list each way in which a path may differ from that of
+    the quiet bucket.
+    """
+    if not webhook.quiet_bucket:
+        return ["/buckets/"]
+    quiet = f"{webhook.quiet_bucket}/"
+    starts = [quiet[:at] + other for at, letter in enumerate(quiet) for other in _NAME_LETTERS if other != letter]
+    told = [start for start in starts if not start.startswith(("/", "."))]
+    return [f"/buckets/{start}" for start in sorted([*told, quiet + webhook.loud_folder])]
+
+
 def _notification(webhook: Webhook) -> str:
     # JSON strings are valid TOML strings.
     return (
@@ -189,7 +210,7 @@ def _notification(webhook: Webhook) -> str:
         "enabled = true\n"
         f"endpoint = {json.dumps(webhook.url)}\n"
         f"bearer_token = {json.dumps(webhook.token)}\n"
-        'path_prefixes = ["/buckets/"]\n'
+        f"path_prefixes = {json.dumps(_watched(webhook))}\n"
         'event_types = ["create", "update", "rename"]\n'
         "timeout_seconds = 5\n"
         "max_retries = 1\n"

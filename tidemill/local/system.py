@@ -212,7 +212,8 @@ class LocalSystem:
             store = Ports.take(self._ports, wanted)
             ports |= vars(store)
             url = f"http://{LOOPBACK}:{ports['gateway']}/hooks/s3/local"
-            hook = Webhook(url, secrets.hook_secret.get_secret_value()) if options.events else None
+            secret = secrets.hook_secret.get_secret_value()
+            hook = Webhook(url, secret, quiet_bucket=BUCKET) if options.events else None
             secret_key = secrets.secret_key.get_secret_value()
             seaweed = Seaweed(state.path / "seaweed", store, secrets.access_key, secret_key, hook)
             servers.append(_seaweed_service(seaweed))

@@ -21,7 +21,7 @@ class Rules:
     idle_timeout_s: float = 60.0
     group_s: float = 0.075
     group_max: int = 32
-    ahead_s: float = 0.25
+    ahead_s: float = 1.0
     notes: int = 32
 
 
