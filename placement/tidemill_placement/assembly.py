@@ -8,6 +8,7 @@ import secrets
 import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -23,16 +24,16 @@ from tidemill.store import open_store
 from tidemill_placement.core import Rules
 from tidemill_placement.crew import Crew
 from tidemill_placement.endings import Endings
-from tidemill_placement.epoch import EpochKeeper
+from tidemill_placement.epoch import Deposed, EpochKeeper
 from tidemill_placement.feeder import Feeder
 from tidemill_placement.forgotten import finish_forgotten
 from tidemill_placement.lead import Lead
 from tidemill_placement.planner import Planner
-from tidemill_placement.rebuild import rebuild
+from tidemill_placement.rebuild import Rebuilt, rebuild
 from tidemill_placement.retention import Lifetimes, Retention
 from tidemill_placement.scalers import LocalScaler, Scaler
 from tidemill_placement.servertime import ServerTime
-from tidemill_placement.service import Service, Timing
+from tidemill_placement.service import LEASE, Service, Timing
 from tidemill_placement.sweeper import Sweeper
 
 _THREADS = 16
@@ -88,7 +89,7 @@ def assemble(
         ledger=ledger,
         planner=Planner(ledger, record, bell, endings, crew, workers, rules, placement.tick_s, clock, lead),
         sweeper=Sweeper(ledger, endings, bell, holder, agent.lease_s, agent.lease_s, workers, lead=lead),
-        keeper=EpochKeeper(ledger, record, lambda: rebuild(ledger, record)),
+        keeper=EpochKeeper(ledger, record, partial(_rebuild, ledger, record, holder, placement.leader_ttl_s)),
         feeder=Feeder(ledger, events) if events is not None else None,
         clock=clock,
         retention=Retention(ledger, record, lifetimes(settings.retention), lead=lead, ledger_clock=clock.now),
@@ -97,6 +98,14 @@ def assemble(
         holder=holder,
         timing=Timing(placement.tick_s, placement.sweep_s, placement.leader_ttl_s),
     )
+
+
+def _rebuild(ledger: Ledger, record: Record, holder: str, ttl_s: float) -> Rebuilt:
+    """Rebuild under a lease that this ledger gave: one that was emptied knows none of the fences before."""
+    fence = ledger.acquire(LEASE, holder, ttl_s)
+    if fence is None:
+        raise Deposed("somebody else has the lease")
+    return rebuild(ledger, record, fence)
 
 
 def lifetimes(retention: RetentionSettings) -> Lifetimes:
@@ -120,9 +129,9 @@ async def _prepared(record: Record, ledger: Ledger, pools_file: Path | None, sto
             await asyncio.to_thread(record.prepare)
             before = await asyncio.to_thread(ledger.pools)
             for spec in specs:
-                await asyncio.to_thread(record.put_pool, spec)
-                if spec.name not in before or before[spec.name].spec != spec:
-                    await asyncio.to_thread(ledger.put_pool, spec)
+                kept = await asyncio.to_thread(record.put_pool, spec)
+                if before.get(spec.name) != kept:
+                    await asyncio.to_thread(partial(ledger.put_pool, spec, draining=kept.draining))
             return True
         except ServiceUnavailable as error:
             log.warning("placement.waits", error=str(error))

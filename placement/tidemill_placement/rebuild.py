@@ -13,12 +13,13 @@ from dataclasses import dataclass
 
 import structlog
 
-from tidemill.errors import TidemillError
+from tidemill.errors import LedgerUnavailable, TidemillError
 from tidemill.failpoints import failpoint
 from tidemill.ledger.api import Ledger, NewJob
 from tidemill.models import FunctionRecord
 from tidemill.record import Record
 
+_LOOKS = 3
 log = structlog.get_logger(__name__)
 
 
@@ -33,23 +34,23 @@ class Rebuilt:
     pools: int
 
 
-def rebuild(ledger: Ledger, record: Record) -> Rebuilt:
-    """Restore the ledger.
+def rebuild(ledger: Ledger, record: Record, fence: int | None = None) -> Rebuilt:
+    """Restore the ledger. `fence` is that of the leader's lease as it is now: a new Redis has given a new one.
 
     Raises:
-        StoreUnavailable, LedgerUnavailable: not complete; call again.
+        StoreUnavailable, LedgerUnavailable: not complete (also: another one leads now); call again.
     """
     done: set[int] = set()
     new = ledger.settle(_noted(record.manifests(), done))
     failpoint("rebuild.settled")
-    pools = _pools(ledger, record)
+    pools = _pools(ledger, record, fence)
     functions = {function.name: function for function in record.functions() if function.deleted_at is None}
     failpoint("rebuild.pools_restored")
     published = _publish(ledger, record, done)
     failpoint("rebuild.commits_published")
     queued = _queue(ledger, record, functions, done)
     failpoint("rebuild.requests_queued")
-    _functions(ledger, record)
+    _functions(ledger, record, fence)
     result = Rebuilt(len(done), published, queued, len(functions), pools)
     log.info("ledger.rebuilt", settled=len(done), new=new, published=published, queued=queued)
     return result
@@ -121,24 +122,34 @@ def _damage_told(function: str, job_id: str) -> Iterator[None]:
         log.error("record.damaged", function=function, job_id=job_id, error=str(error))
 
 
-def _pools(ledger: Ledger, record: Record) -> int:
-    before = ledger.pools()
-    pools = {spec.name: spec for spec in record.pools()}
-    for name, spec in pools.items():
-        if name not in before or before[name].spec != spec:
-            ledger.put_pool(spec)
-    for name in before.keys() - pools.keys():
-        ledger.remove_pool(name)
+def _pools(ledger: Ledger, record: Record, fence: int | None) -> int:
+    """Mirror the pools. What an operator changed while we wrote is seen when we look again."""
+    for _ in range(_LOOKS):
+        before = ledger.pools()
+        pools = {pool.spec.name: pool for pool in record.pools()}
+        changed = {name: pool for name, pool in pools.items() if before.get(name) != pool}
+        gone = before.keys() - pools.keys()
+        for pool in changed.values():
+            _done(ledger.put_pool(pool.spec, draining=pool.draining, fence=fence))
+        for name in gone:
+            ledger.remove_pool(name, fence=fence)
+        if not changed and not gone:
+            break
     return len(pools)
 
 
-def _functions(ledger: Ledger, record: Record) -> None:
+def _functions(ledger: Ledger, record: Record, fence: int | None) -> None:
     """Mirror the functions; one that was deployed meanwhile is newer than what we read, and stays."""
     before = ledger.functions()
     for function in record.functions():
         here = before.get(function.name)
         if function.deleted_at is not None:
             if here is not None and here.deployed_at <= function.deleted_at:
-                ledger.remove_function(function.name)
+                ledger.remove_function(function.name, fence=fence)
         elif here is None or (here != function and here.deployed_at <= function.deployed_at):
-            ledger.put_function(function)
+            _done(ledger.put_function(function, fence=fence))
+
+
+def _done(written: bool) -> None:
+    if not written:
+        raise LedgerUnavailable("the leader's lease was lost during the rebuild: it is not complete")

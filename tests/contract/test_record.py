@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tidemill.errors import Conflict, InvalidSpec, NotFound, PreconditionFailed, TidemillError
-from tidemill.ledger.api import Token
+from tidemill.ledger.api import PoolState, Token
 from tidemill.models import (
     CommitOutput,
     CommitRecord,
@@ -166,9 +166,22 @@ def test_functions_and_pools_are_kept(record: Record) -> None:
     assert old.revision == "r1"
     assert record.get_function("none") is None
     record.put_pool(PoolSpec(name="cpu"))
-    assert record.pools() == [PoolSpec(name="cpu")]
+    assert record.pools() == [PoolState(PoolSpec(name="cpu"))]
     record.delete_pool("cpu")
     assert record.pools() == []
+
+
+def test_a_pool_that_was_told_to_drain_drains_until_it_is_told_otherwise(record: Record) -> None:
+    assert record.drain_pool("cpu", True) is None, "there is none"
+    assert record.put_pool(PoolSpec(name="cpu")) == PoolState(PoolSpec(name="cpu"))
+    assert record.drain_pool("cpu", True) == PoolState(PoolSpec(name="cpu"), True)
+    assert record.put_pool(PoolSpec(name="cpu", slots=2)) == PoolState(PoolSpec(name="cpu", slots=2), True)
+    assert record.pools() == [PoolState(PoolSpec(name="cpu", slots=2), True)]
+    assert record.drain_pool("cpu", False) == PoolState(PoolSpec(name="cpu", slots=2))
+    assert record.store.get(record.bucket, "pools/cpu.json") == PoolSpec(name="cpu", slots=2).model_dump_json().encode()
+    record.drain_pool("cpu", True)
+    record.delete_pool("cpu")
+    assert not record.put_pool(PoolSpec(name="cpu")).draining, "a new one under an old name"
 
 
 def test_the_epoch_moves_only_under_its_reader(record: Record) -> None:

@@ -381,6 +381,20 @@ def test_pools_are_kept_drained_and_removed(lab: Lab) -> None:
     assert lab.services.record.pools() == []
 
 
+def test_a_drained_pool_is_drained_in_the_bucket_before_the_ledger_hears_of_it(lab: Lab, redis_url: str) -> None:
+    lab.http.put("/api/v1/pools/cpu", json={"slots": 2}).raise_for_status()
+    assert lab.http.post("/api/v1/pools/cpu/drain").json()["draining"] is True
+    redis.Redis.from_url(redis_url).flushdb()
+    lab.ledger.begin_epoch(2, 1)
+    [kept] = lab.services.record.pools()
+    assert kept.draining
+    assert lab.http.put("/api/v1/pools/cpu", json={"slots": 3}).json()["draining"] is True
+    redis.Redis.from_url(redis_url).flushdb()
+    lab.ledger.begin_epoch(3, 1)
+    assert lab.http.post("/api/v1/pools/cpu/resume").json()["draining"] is False
+    assert lab.http.post("/api/v1/pools/none/drain").status_code == 404
+
+
 def test_agents_are_listed(lab: Lab) -> None:
     lab.ledger.heartbeat(AgentReport("pool-000001", "pool", 4))
 

@@ -249,7 +249,7 @@ def test_the_pools_file_is_put_in_place_at_the_start(site: Site, tmp_path: Path)
     path.write_text("pools:\n  - name: filed\n    slots: 3\n")
     assert asyncio.run(_prepared(site.record, site.ledger, path, asyncio.Event()))
     assert site.ledger.pools()["filed"].spec.slots == 3
-    assert [spec.name for spec in site.record.pools()] == ["filed"]
+    assert [pool.spec.name for pool in site.record.pools()] == ["filed"]
     version = site.ledger.version()
     assert asyncio.run(_prepared(site.record, site.ledger, path, asyncio.Event()))
     assert site.ledger.version() == version

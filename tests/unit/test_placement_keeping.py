@@ -63,6 +63,8 @@ def test_an_empty_redis_begins_the_next_epoch_and_gets_everything_back(record: R
     record.put_function(function())
     record.put_function(function("gone").model_copy(update={"deleted_at": 5.0}))
     record.put_pool(PoolSpec(name="p"))
+    record.put_pool(PoolSpec(name="drained"))
+    record.drain_pool("drained", True)
     ended(before, record, 1)
     record.put_request(RequestRecord(job_id=_id(1), function="ocr", input=SOURCE, created_at=1))
     record.put_request(RequestRecord(job_id=_id(2), function="ocr", input=SOURCE, created_at=1, owner="a"))
@@ -71,7 +73,7 @@ def test_an_empty_redis_begins_the_next_epoch_and_gets_everything_back(record: R
     assert keeper(after, record).keep()
     assert after.epoch() == (2, 1)
     assert set(after.functions()) == {"ocr"}
-    assert set(after.pools()) == {"p"}
+    assert {name: pool.draining for name, pool in after.pools().items()} == {"p": False, "drained": True}
     assert after.known([_id(1), _id(2), _id(3)]) == [True, True, False]
     assert after.job(_id(1)) is None
     waiting = after.job(_id(2))

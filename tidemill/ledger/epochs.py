@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from redis.exceptions import RedisError
 
+from tidemill.ledger import wire
 from tidemill.ledger.api import PoolState
-from tidemill.ledger.connection import Connection
+from tidemill.ledger.connection import Arg, Connection
 from tidemill.models import FunctionRecord, PoolSpec
 
 # The servers' default of 512 would turn a shard of the settled set into a hash table (60 bytes an entry, not 9) at
@@ -50,8 +51,9 @@ class EpochCalls:
     def resign(self, name: str, holder: str) -> None:
         self._connection.run("resign", name, holder)
 
-    def put_function(self, record: FunctionRecord) -> None:
-        self._connection.run("mirror", "put_function", record.name, record.model_dump_json())
+    def put_function(self, record: FunctionRecord, *, fence: int | None = None) -> bool:
+        text = record.model_dump_json()
+        return bool(self._connection.run("mirror", "put_function", record.name, text, wire.fence_arg(fence)))
 
     def functions(self) -> dict[str, FunctionRecord]:
         found = self._connection.command("HGETALL", self._connection.keys.one("functions"))
@@ -61,22 +63,24 @@ class EpochCalls:
         text = self._connection.command("HGET", self._connection.keys.one("functions"), name)
         return FunctionRecord.model_validate_json(text) if text else None
 
-    def remove_function(self, name: str) -> None:
-        self._connection.run("mirror", "remove_function", name)
+    def remove_function(self, name: str, *, fence: int | None = None) -> None:
+        self._connection.run("mirror", "remove_function", name, "", wire.fence_arg(fence))
 
-    def put_pool(self, spec: PoolSpec) -> None:
-        self._connection.run("mirror", "put_pool", spec.name, spec.model_dump_json())
+    def put_pool(self, spec: PoolSpec, *, draining: bool | None = None, fence: int | None = None) -> bool:
+        drains = "" if draining is None else int(draining)
+        args: list[Arg] = [spec.name, spec.model_dump_json(), wire.fence_arg(fence), drains]
+        return bool(self._connection.run("mirror", "put_pool", *args))
 
     def pools(self) -> dict[str, PoolState]:
         keys = self._connection.keys
         found, draining = self._connection.together(("HGETALL", keys.one("pools")), ("SMEMBERS", keys.one("draining")))
         return {n: PoolState(PoolSpec.model_validate_json(found[n]), n in draining) for n in sorted(found)}
 
-    def remove_pool(self, name: str) -> bool:
-        return bool(self._connection.run("mirror", "remove_pool", name))
+    def remove_pool(self, name: str, *, fence: int | None = None) -> bool:
+        return bool(self._connection.run("mirror", "remove_pool", name, "", wire.fence_arg(fence)))
 
     def drain_pool(self, name: str, draining: bool) -> bool:
-        return bool(self._connection.run("mirror", "drain_pool", name, int(draining)))
+        return bool(self._connection.run("mirror", "drain_pool", name, int(draining), ""))
 
     def version(self) -> int:
         return int(self._connection.command("GET", self._connection.keys.one("version")) or 0)

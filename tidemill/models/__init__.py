@@ -17,7 +17,7 @@ from tidemill.models.job import (
     request_job_id,
     settled_place,
 )
-from tidemill.models.pool import PoolsFile, PoolSpec
+from tidemill.models.pool import PoolRecord, PoolsFile, PoolSpec
 from tidemill.models.record import CommitOutput, CommitRecord, EpochRecord, Manifest, RequestRecord
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "Output",
     "OutputObject",
     "Placement",
+    "PoolRecord",
     "PoolSpec",
     "PoolsFile",
     "Progress",

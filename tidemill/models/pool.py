@@ -70,5 +70,19 @@ class PoolSpec(Model):
         return value
 
 
+class PoolRecord(PoolSpec):
+    """A pool as the platform bucket keeps it: the spec, and what its operator told it since."""
+
+    draining: bool = False  # it takes no more work
+
+    @property
+    def spec(self) -> PoolSpec:
+        return PoolSpec.model_validate(self.model_dump(exclude={"draining"}))
+
+    @classmethod
+    def of(cls, spec: PoolSpec, draining: bool) -> PoolRecord:
+        return cls.model_validate({**spec.model_dump(), "draining": draining})
+
+
 class PoolsFile(Model):
     pools: tuple[PoolSpec, ...]

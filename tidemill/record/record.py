@@ -11,14 +11,16 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tidemill.errors import Conflict, NotFound
-from tidemill.ledger.api import Token
-from tidemill.models import CommitRecord, EpochRecord, FunctionRecord, Manifest, PoolSpec, RequestRecord
+from tidemill.errors import Conflict, NotFound, PreconditionFailed, StoreUnavailable
+from tidemill.ledger.api import PoolState, Token
+from tidemill.models import CommitRecord, EpochRecord, FunctionRecord, Manifest, PoolRecord, PoolSpec, RequestRecord
 from tidemill.record import code, keys
 from tidemill.record.objects import Objects
 from tidemill.record.outputs import safe_name
 from tidemill.record.publish import Publication
 from tidemill.store.api import Store
+
+_TRIES = 10
 
 
 class Record:
@@ -130,12 +132,34 @@ class Record:
         """Unpack a code archive into a folder. Raises `NotFound`, and `InvalidSpec` for a bad archive."""
         code.fetch_code(self.store, self.bucket, sha256, into)
 
-    def put_pool(self, spec: PoolSpec) -> None:
-        self._objects.replace(keys.pool(spec.name), spec)
+    def put_pool(self, spec: PoolSpec) -> PoolState:
+        """Keep a pool, and give it as it is kept: one that was told to drain goes on draining."""
+        record = self._change_pool(spec.name, lambda old: PoolRecord.of(spec, old is not None and old.draining))
+        return PoolState(spec, record is not None and record.draining)
 
-    def pools(self) -> list[PoolSpec]:
-        found = [self._objects.read(key, PoolSpec) for key in self._keys(keys.POOLS)]
-        return [spec for spec in found if spec is not None]
+    def drain_pool(self, name: str, draining: bool) -> PoolState | None:
+        """Note whether a pool takes work; None when there is no such pool."""
+        record = self._change_pool(name, lambda old: None if old is None else PoolRecord.of(old.spec, draining))
+        return None if record is None else PoolState(record.spec, draining)
+
+    def _change_pool(self, name: str, change: Callable[[PoolRecord | None], PoolRecord | None]) -> PoolRecord | None:
+        for _ in range(_TRIES):
+            found = self._objects.read_tagged(keys.pool(name), PoolRecord)
+            record = change(found[0] if found is not None else None)
+            if record is None or (found is not None and record == found[0]):
+                return record
+            # Only one that drains says so: the others can be read by versions that know no draining.
+            body = record if record.draining else record.spec
+            try:
+                self._objects.exchange(keys.pool(name), body, found[1] if found is not None else None)
+            except PreconditionFailed:
+                continue  # somebody changed it at the same moment
+            return record
+        raise StoreUnavailable(f"{keys.pool(name)} changes all the time")
+
+    def pools(self) -> list[PoolState]:
+        found = [self._objects.read(key, PoolRecord) for key in self._keys(keys.POOLS)]
+        return [PoolState(record.spec, record.draining) for record in found if record is not None]
 
     def delete_pool(self, name: str) -> None:
         self.store.delete(self.bucket, keys.pool(name))

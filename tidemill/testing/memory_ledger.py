@@ -91,10 +91,13 @@ class MemoryLedger(MemoryJobs):
                 del self._leases[name]
 
     # -- functions and pools -------------------------------------------------------------------------------------
-    def put_function(self, record: FunctionRecord) -> None:
+    def put_function(self, record: FunctionRecord, *, fence: int | None = None) -> bool:
         with self._lock:
+            if self._deposed(fence):
+                return False
             self._functions[record.name] = record
             self._version += 1
+            return True
 
     def functions(self) -> dict[str, FunctionRecord]:
         with self._lock:
@@ -103,25 +106,30 @@ class MemoryLedger(MemoryJobs):
     def function(self, name: str) -> FunctionRecord | None:
         return self._functions.get(name)
 
-    def remove_function(self, name: str) -> None:
+    def remove_function(self, name: str, *, fence: int | None = None) -> None:
         with self._lock:
-            if self._functions.pop(name, None) is not None:
+            if not self._deposed(fence) and self._functions.pop(name, None) is not None:
                 self._version += 1
 
-    def put_pool(self, spec: PoolSpec) -> None:
+    def put_pool(self, spec: PoolSpec, *, draining: bool | None = None, fence: int | None = None) -> bool:
         with self._lock:
-            if spec.name not in self._pools:
+            if self._deposed(fence):
+                return False
+            if draining:
+                self._draining.add(spec.name)
+            elif draining is False or spec.name not in self._pools:
                 self._draining.discard(spec.name)
             self._pools[spec.name] = spec
             self._version += 1
+            return True
 
     def pools(self) -> dict[str, PoolState]:
         with self._lock:
             return {name: PoolState(spec, name in self._draining) for name, spec in sorted(self._pools.items())}
 
-    def remove_pool(self, name: str) -> bool:
+    def remove_pool(self, name: str, *, fence: int | None = None) -> bool:
         with self._lock:
-            if self._pools.pop(name, None) is None:
+            if self._deposed(fence) or self._pools.pop(name, None) is None:
                 return False
             self._draining.add(name)
             self._version += 1

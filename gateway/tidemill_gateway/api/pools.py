@@ -82,19 +82,26 @@ def routes(services: Services) -> APIRouter:
     def _pool(name: str) -> PoolState:
         found = services.ledger.pools().get(name)
         if found is None:
-            raise NotFound(f"there is no pool {name}", hint="`tidemill pool list` shows what there is.")
+            raise _unknown(name)
         return found
 
     def _put(spec: PoolSpec) -> None:
-        services.record.put_pool(spec)
-        services.ledger.put_pool(spec)
+        kept = services.record.put_pool(spec)
+        services.ledger.put_pool(spec, draining=kept.draining)
 
     def _drained(name: str, draining: bool) -> Response:
-        _pool(name)
-        services.ledger.drain_pool(name, draining)
+        kept = services.record.drain_pool(name, draining)
+        if kept is None:
+            raise _unknown(name)
+        if not services.ledger.drain_pool(name, draining):  # a ledger that is being restored does not know it yet
+            services.ledger.put_pool(kept.spec, draining=draining)
         return wire.of_value(_shown(_pool(name), services.ledger.agents()))
 
     return router
+
+
+def _unknown(name: str) -> NotFound:
+    return NotFound(f"there is no pool {name}", hint="`tidemill pool list` shows what there is.")
 
 
 def _shown(pool: PoolState, agents: list[AgentReport]) -> dict[str, Any]:

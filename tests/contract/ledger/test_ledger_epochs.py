@@ -103,6 +103,16 @@ def test_a_draining_pool_takes_no_jobs_and_tells_its_agents(world: World) -> Non
     assert ledger.release(job_id, agent, Placement())
 
 
+def test_a_pool_is_mirrored_together_with_whether_it_drains(world: World) -> None:
+    ledger = world.ledger
+    ledger.put_pool(PoolSpec(name="gpu"), draining=True)
+    assert ledger.heartbeat(AgentReport("gpu-000001", "gpu", 4)).drain
+    ledger.put_pool(PoolSpec(name="gpu", slots=2))
+    assert ledger.pools()["gpu"].draining, "another spec changes nothing about that"
+    ledger.put_pool(PoolSpec(name="gpu"), draining=False)
+    assert not ledger.heartbeat(AgentReport("gpu-000001", "gpu", 4)).drain
+
+
 def test_agents_of_a_removed_pool_drain_until_the_pool_is_back(world: World) -> None:
     ledger = world.ledger
     ledger.put_pool(PoolSpec(name="gpu"))

@@ -6,8 +6,11 @@ import pytest
 
 from tests.contract.ledger.world import World
 from tidemill.ledger.api import Swept
-from tidemill.models import Placement
+from tidemill.models import FunctionRecord, FunctionSpec, Placement, PoolSpec
 
+FUNCTION = FunctionRecord(
+    spec=FunctionSpec(name="new", handler="m:f"), revision="r1", deployed_at=1.0, triggers_since=1.0
+)
 Call = Callable[[World, str, int | None], object]
 CALLS: dict[str, Call] = {
     "release": lambda w, job, fence: w.ledger.release(job, "gpu-000001", Placement(), fence=fence),
@@ -18,6 +21,9 @@ CALLS: dict[str, Call] = {
     "set_scaling": lambda w, job, fence: w.ledger.set_scaling({"gpu": 1}, fence=fence),
     "drain_agent": lambda w, job, fence: w.ledger.drain_agent("gpu-000001", fence=fence),
     "unsettle": lambda w, job, fence: w.ledger.unsettle(["f" * 32], fence=fence),
+    "put_function": lambda w, job, fence: w.ledger.put_function(FUNCTION, fence=fence),
+    "put_pool": lambda w, job, fence: w.ledger.put_pool(PoolSpec(name="new"), draining=True, fence=fence),
+    "remove_pool": lambda w, job, fence: w.ledger.remove_pool("old", fence=fence),
     "sweep": lambda w, job, fence: w.ledger.sweep("placement", 60.0, 0.0, fence=fence) != Swept(),
 }
 
@@ -27,7 +33,8 @@ def snapshot(world: World, job_id: str) -> object:
     agents = [(agent.name, agent.released, agent.running) for agent in ledger.agents()]
     told = ledger.heartbeat(ledger.agents()[0]) if agents else None
     lines, known = len(ledger.transitions("0")), ledger.known(["f" * 32])
-    return ledger.job(job_id), ledger.counts(), agents, told, ledger.scaling(), lines, known
+    mirrors = ledger.functions(), ledger.pools(), ledger.version()
+    return ledger.job(job_id), ledger.counts(), agents, told, ledger.scaling(), lines, known, mirrors
 
 
 @pytest.fixture
@@ -35,6 +42,7 @@ def job_id(world: World) -> str:
     """A waiting job, beside an agent and a job whose lease is over."""
     world.claimed(lease_s=0.0)
     world.ledger.settle(["f" * 32])
+    world.ledger.put_pool(PoolSpec(name="old"))
     return world.submit()
 
 
@@ -63,6 +71,17 @@ def test_a_fence_that_the_ledger_never_gave_is_refused(world: World, job_id: str
     before = snapshot(world, job_id)
     assert not CALLS[call](world, job_id, 7), "no lease was ever given here: this ledger is another one"
     assert snapshot(world, job_id) == before
+
+
+def test_a_deposed_leader_removes_no_function(world: World) -> None:
+    world.ledger.put_function(FUNCTION)
+    old = world.ledger.acquire("placement", "first", 0.05)
+    world.advance(0.1)
+    new = world.ledger.acquire("placement", "second", 60.0)
+    world.ledger.remove_function("new", fence=old)
+    assert world.ledger.functions() == {"new": FUNCTION}
+    world.ledger.remove_function("new", fence=new)
+    assert world.ledger.functions() == {}
 
 
 def test_the_lease_of_another_name_fences_nothing(world: World, job_id: str) -> None:

@@ -2,9 +2,11 @@
 --          (also over a loss of the server: readers keep what they read at a version, and must never meet it again).
 -- KEYS:    1 prefix
 -- ARGV:    1 what (put_function, remove_function, put_pool, remove_pool, drain_pool), 2 name,
---          3 content (JSON), or whether to drain (0, 1)
--- Reply:   1, or 0 when there is nothing of that name to remove or to drain
+--          3 content (JSON), or whether to drain (0, 1), 4 leader's fence ("" = none),
+--          5 of put_pool: whether it drains (0, 1; "" = as before, a new one does not)
+-- Reply:   1, or 0 when there is nothing of that name to remove or to drain, and for an old fence
 -- States:  none
+if deposed(ARGV[4]) then return 0 end
 local what, name = ARGV[1], ARGV[2]
 local done = 1
 if what == "put_function" then
@@ -13,7 +15,12 @@ elseif what == "remove_function" then
   done = redis.call("HDEL", KEY.functions, name)
 elseif what == "put_pool" then
   -- Agents of a removed pool drain; a pool that is new under an old name does not.
-  if redis.call("HSET", KEY.pools, name, ARGV[3]) == 1 then redis.call("SREM", KEY.draining, name) end
+  local new = redis.call("HSET", KEY.pools, name, ARGV[3]) == 1
+  if ARGV[5] == "1" then
+    redis.call("SADD", KEY.draining, name)
+  elseif ARGV[5] == "0" or new then
+    redis.call("SREM", KEY.draining, name)
+  end
 elseif what == "remove_pool" then
   done = redis.call("HDEL", KEY.pools, name)
   if done == 1 then redis.call("SADD", KEY.draining, name) end
