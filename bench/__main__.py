@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import idle, imports, intake, latency, ledger, ocr, peer, rebuild, reconcile
+from bench import faults, idle, imports, intake, latency, ledger, ocr, peer, rebuild, reconcile
 from bench.table import Table
 
 BENCHES: dict[str, Callable[[], Table]] = {
@@ -20,6 +20,7 @@ BENCHES: dict[str, Callable[[], Table]] = {
     "intake": intake.run,
     "reconcile": reconcile.run,
     "rebuild": rebuild.run,
+    "faults": faults.run,
     "ocr": ocr.run,
     "imports": imports.run,
     "idle": idle.run,

@@ -34,7 +34,7 @@ from tidemill.record import Record
 
 COUNTS = ("lost", "stuck", "doubled", "torn", "wrong", "untrue", "rows", "leaked", "refused")
 _ROWS = {"succeeded": ("SUCCESS",), "failed": ("FAILURE",), "cancelled": ("FAILURE", "REVOKED")}
-_FILES = {
+FILES = {
     "small": {"result.json"},
     "large": {"result.json", "large.bin"},
     "many": {"result.json", "part-0.txt", "part-1.txt", "part-2.txt"},
@@ -173,7 +173,7 @@ class Checker:
     def _whole(self, verdict: Verdict, entry: Entry, manifest: Manifest) -> None:
         name = f"{entry.key} ({manifest.job_id[:12]})"
         files = {output.name for output in manifest.outputs}
-        if files != _FILES.get(entry.drop.want, set()):
+        if files != FILES.get(entry.drop.want, set()):
             verdict.say("torn", f"{name} has {sorted(files)}")
         commit = self._record.get_commit(manifest.function, manifest.job_id, manifest.generation)
         if commit is None or {o.sha256 for o in commit.outputs} != {o.sha256 for o in manifest.outputs}:

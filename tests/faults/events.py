@@ -6,7 +6,6 @@ content was visible in two versions, whatever is there at the end.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import random
 import threading
@@ -37,7 +36,7 @@ class EventProxy:
         self._headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         self._mutex = threading.Lock()
         self._senders = ThreadPoolExecutor(8, thread_name_prefix="events")
-        self._closed = threading.Event()
+        self.closed = threading.Event()
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -61,7 +60,7 @@ class EventProxy:
         self._thread.start()
 
     def close(self) -> None:
-        self._closed.set()
+        self.closed.set()
         self._server.shutdown()
         self._server.server_close()
         self._senders.shutdown(wait=False, cancel_futures=True)
@@ -80,11 +79,17 @@ class EventProxy:
             self._senders.submit(self._send, one, wait_s if mode == "shuffle" else 0.0)
 
     def _send(self, body: bytes, wait_s: float) -> None:
-        if self._closed.wait(wait_s) and wait_s:
+        if self.closed.wait(wait_s) and wait_s:
             return
-        with contextlib.suppress(httpx.HTTPError):  # the gateway may be dead: so is the event
-            httpx.post(self._target, content=body, headers=self._headers, timeout=5, trust_env=False)
-            self.passed += 1
+        self.passed += self.post(body)  # the gateway may be dead: so is the event
+
+    def post(self, body: bytes) -> bool:
+        """Send it on, once. Gives whether the receiver took it, or said that it is junk."""
+        try:
+            answer = httpx.post(self._target, content=body, headers=self._headers, timeout=5, trust_env=False)
+        except httpx.HTTPError:
+            return False
+        return answer.status_code < 500
 
     def _note(self, now: float, body: bytes) -> None:
         event = json.loads(body)

@@ -10,15 +10,41 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
 
 import redis
 
+from tests.faults.events import EventProxy
 from tests.faults.schedule import Fault
-from tests.faults.system import System
+from tests.faults.servers import Redis, Store
+from tests.faults.toxiproxy import Toxiproxy
 from tidemill.local.errors import LocalError
 
 _COPY_EVERY_S = 4.0
 _REVIVE_EVERY_S = 1.5
+
+
+class Breakable(Protocol):
+    """What can be broken: `tests.faults.system.System`, or anything else with servers, events and processes."""
+
+    redis: Redis
+    store: Store
+    events: EventProxy
+    proxy: Toxiproxy | None
+    rules: Path
+
+    def pids(self, what: str) -> list[int]: ...
+
+    def agent_names(self) -> dict[int, str]: ...
+
+    def revive(self) -> None: ...
+
+    def go_down(self) -> None: ...
+
+    def go_up(self) -> None: ...
+
+    def wait_ready(self) -> None: ...
 
 
 @dataclass(order=True)
@@ -42,7 +68,7 @@ class Strike:
 class Injector:
     """Runs a plan on the main thread: servers that it starts live as long as that."""
 
-    def __init__(self, system: System, faults: Sequence[Fault], tell: Callable[[str], None]) -> None:
+    def __init__(self, system: Breakable, faults: Sequence[Fault], tell: Callable[[str], None]) -> None:
         self.strikes: list[Strike] = []
         self.hits: list[str] = []
         self._system = system
