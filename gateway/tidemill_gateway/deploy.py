@@ -15,13 +15,14 @@ from pathlib import Path, PurePosixPath
 
 import structlog
 
-from tidemill.errors import Conflict, InvalidSpec, NotFound
+from tidemill.errors import Conflict, InvalidSpec, NotFound, TidemillError
 from tidemill.ledger.api import Ledger
 from tidemill.models import FunctionRecord, FunctionSpec, Trigger, place_of, revision_of
 from tidemill.models.archive import MAX_BYTES, pack
 from tidemill.models.files import load_function
 from tidemill.models.pool import Where
 from tidemill.record import Record
+from tidemill.record.damage import CODE
 from tidemill.store import Store
 from tidemill_gateway import params
 from tidemill_gateway.auth import Owner
@@ -53,7 +54,7 @@ class Deployer:
         with self._lock:
             others = self._others(spec.name)
             self._check(spec, others, owner)
-            old = self._record.get_function(spec.name)
+            old = self._current(spec.name)
             sha256, size = self._code(spec, code, old)
             revision = revision_of(spec, sha256)
             if old is not None and old.deleted_at is None and old.revision == revision and old.spec == spec:
@@ -77,6 +78,18 @@ class Deployer:
             self._ledger.put_function(record)
         log.info("function.deployed", function=spec.name, revision=revision, owner=owner.name, code_bytes=size)
         return record
+
+    def _current(self, name: str) -> FunctionRecord | None:
+        """The function as the bucket has it. A damaged record is mended with the ledger's mirror, if there is one."""
+        try:
+            return self._record.get_function(name)
+        except TidemillError as error:
+            if error.error_code != CODE:
+                raise
+            mirrored = self._ledger.function(name)
+            if mirrored is not None:
+                self._record.put_function(mirrored)
+            return mirrored
 
     def _others(self, name: str) -> dict[str, FunctionRecord]:
         """The other functions, as the bucket has them: a ledger that is being restored lacks some, and an overlap that

@@ -17,10 +17,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 
-from tidemill.errors import Conflict, InvalidSpec, NotFound
+from tidemill.errors import Conflict, InvalidSpec, NotFound, TidemillError
 from tidemill.ledger.api import Ledger
 from tidemill.models import FunctionRecord, JobState
 from tidemill.record import Record
+from tidemill.record.damage import CODE
 from tidemill.store import ObjectInfo, Store
 from tidemill_gateway.auth import Owner
 from tidemill_gateway.calls import Calls
@@ -192,6 +193,16 @@ class Replays:
 
     def _again(self, owner: Owner, name: str, job_id: str, generation: int, prefix: str, dry_run: bool) -> str | None:
         """None when it is not meant, empty when its next generation has begun, else the code of why not."""
+        try:
+            return self._start_again(owner, name, job_id, generation, prefix, dry_run)
+        except TidemillError as error:
+            if error.error_code != CODE:
+                raise
+            return CODE
+
+    def _start_again(
+        self, owner: Owner, name: str, job_id: str, generation: int, prefix: str, dry_run: bool
+    ) -> str | None:
         job = self._ledger.job(job_id)
         if job is not None:
             failed, found = job.state is JobState.failed, job.input

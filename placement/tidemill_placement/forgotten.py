@@ -13,9 +13,9 @@ from itertools import islice
 
 import structlog
 
-from tidemill.errors import TidemillError
 from tidemill.ledger.api import Ledger
 from tidemill.record import Record
+from tidemill.record.damage import damage_skipped, note_damaged
 
 _PAGE = 1000
 Name = tuple[str, str, int]  # function, job id, generation
@@ -40,24 +40,21 @@ def finish_forgotten(ledger: Ledger, record: Record) -> int:
             # Asked after it was unknown: retention deletes a commit before it forgets the identity.
             if not is_known and _finish(ledger, record, name):
                 finished += 1
+    note_damaged(ledger, record.bucket, record.damaged())
     return finished
 
 
 def _finish(ledger: Ledger, record: Record, name: Name) -> bool:
     function, job_id, _ = name
-    try:
+    done = False
+    with damage_skipped():
         commit = record.get_commit(*name)
-        if commit is None:
-            return False
-        record.publish(commit)
-    except TidemillError as error:
-        if error.error_code != "damaged_record":
-            raise
-        log.error("record.damaged", job_id=job_id, function=function, error=str(error))
-        return False
-    ledger.settle([job_id])
-    log.info("publication.finished", job_id=job_id, function=function)
-    return True
+        if commit is not None:
+            record.publish(commit)
+            ledger.settle([job_id])
+            log.info("publication.finished", job_id=job_id, function=function)
+            done = True
+    return done
 
 
 def _pages(names: Iterable[Name]) -> Iterator[list[Name]]:

@@ -15,7 +15,7 @@ from functools import partial
 
 import structlog
 
-from tidemill.errors import ServiceUnavailable
+from tidemill.errors import TidemillError
 from tidemill.failpoints import failpoint
 from tidemill.ledger.api import AgentReport, Backlog, Ledger, StartFailure, Transition
 from tidemill.models import FunctionRecord, Placement
@@ -254,7 +254,7 @@ class Planner:
         """The bucket has the last word: after a loss of Redis its functions are missing here for a moment."""
         try:
             stored = self._record.get_function(queue.function)
-        except ServiceUnavailable as error:
+        except TidemillError as error:  # also a damaged record: its jobs wait until somebody has mended it
             log.warning("function.unknown", function=queue.function, error=str(error))
             return
         if stored is None or stored.deleted_at is not None:

@@ -2,22 +2,23 @@
 
 In this order: the settled set, so that nothing finished is enqueued again; pools; commits without a manifest, which are
 published; requests without a manifest, which are queued (their claims look for a commit first); at last functions, and
-with them their triggers: only then can listings find work again. Everything may be done twice.
+with them their triggers: only then can listings find work again. Everything may be done twice. A record that cannot be
+read is left out (`tidemill.record.damage`), everything else comes back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import structlog
 
-from tidemill.errors import LedgerUnavailable, TidemillError
+from tidemill.errors import LedgerUnavailable
 from tidemill.failpoints import failpoint
 from tidemill.ledger.api import Ledger, NewJob
 from tidemill.models import FunctionRecord
-from tidemill.record import Record
+from tidemill.record import Record, keys
+from tidemill.record.damage import damage_skipped, note_damaged
 
 _LOOKS = 3
 log = structlog.get_logger(__name__)
@@ -25,13 +26,14 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """How much a rebuild found."""
+    """How much a rebuild found; `damaged` records could not be read and were left out."""
 
     settled: int
     published: int
     queued: int
     functions: int
     pools: int
+    damaged: int
 
 
 def rebuild(ledger: Ledger, record: Record, fence: int | None = None) -> Rebuilt:
@@ -51,8 +53,12 @@ def rebuild(ledger: Ledger, record: Record, fence: int | None = None) -> Rebuilt
     queued = _queue(ledger, record, functions, done)
     failpoint("rebuild.requests_queued")
     _functions(ledger, record, fence)
-    result = Rebuilt(len(done), published, queued, len(functions), pools)
-    log.info("ledger.rebuilt", settled=len(done), new=new, published=published, queued=queued)
+    damaged = record.damaged()
+    note_damaged(ledger, record.bucket, damaged)
+    result = Rebuilt(len(done), published, queued, len(functions), pools, len(damaged))
+    log.info(
+        "ledger.rebuilt", settled=len(done), new=new, published=published, queued=queued, damaged=sorted(damaged)[:10]
+    )
     return result
 
 
@@ -72,7 +78,7 @@ def _publish(ledger: Ledger, record: Record, done: set[int]) -> int:
     for function, job_id, generation in record.commits():
         if _number(job_id, generation) in done:
             continue
-        with _damage_told(function, job_id):
+        with damage_skipped():
             commit = record.get_commit(function, job_id, generation)
             if commit is None:
                 continue
@@ -85,11 +91,14 @@ def _publish(ledger: Ledger, record: Record, done: set[int]) -> int:
 
 def _queue(ledger: Ledger, record: Record, functions: dict[str, FunctionRecord], done: set[int]) -> int:
     count = 0
+    damaged = record.damaged()
     for name, job_id, generation in record.open_requests():
         if _number(job_id, generation) in done:
             continue
+        if keys.function(name) in damaged:
+            continue  # the reconciler queues it when somebody has mended the function
         request = None
-        with _damage_told(name, job_id):
+        with damage_skipped():
             request = record.get_request(name, job_id, generation)
         if request is None:
             continue
@@ -111,24 +120,13 @@ def _queue(ledger: Ledger, record: Record, functions: dict[str, FunctionRecord],
     return count
 
 
-@contextmanager
-def _damage_told(function: str, job_id: str) -> Iterator[None]:
-    """One record that cannot be read must not keep all the others from coming back."""
-    try:
-        yield
-    except TidemillError as error:
-        if error.error_code != "damaged_record":
-            raise
-        log.error("record.damaged", function=function, job_id=job_id, error=str(error))
-
-
 def _pools(ledger: Ledger, record: Record, fence: int | None) -> int:
     """Mirror the pools. What an operator changed while we wrote is seen when we look again."""
     for _ in range(_LOOKS):
         before = ledger.pools()
         pools = {pool.spec.name: pool for pool in record.pools()}
         changed = {name: pool for name, pool in pools.items() if before.get(name) != pool}
-        gone = before.keys() - pools.keys()
+        gone = before.keys() - pools.keys() - {name for name in before if keys.pool(name) in record.damaged()}
         for pool in changed.values():
             _done(ledger.put_pool(pool.spec, draining=pool.draining, fence=fence))
         for name in gone:

@@ -184,6 +184,36 @@ def test_a_pool_that_was_told_to_drain_drains_until_it_is_told_otherwise(record:
     assert not record.put_pool(PoolSpec(name="cpu")).draining, "a new one under an old name"
 
 
+@pytest.mark.parametrize("body", [b"", b'{"name": "cp', b"\xff\xfe{}", b"[]", b'{"name": "cpu", "from_the_future": 1}'])
+def test_a_damaged_record_is_left_out_of_listings_and_told_until_it_is_mended(record: Record, body: bytes) -> None:
+    for name in ("caption", "ocr"):
+        spec = FunctionSpec(name=name, handler="h:run")
+        record.put_function(FunctionRecord(spec=spec, revision="r1", deployed_at=1.0, triggers_since=1.0))
+    record.put_pool(PoolSpec(name="cpu"))
+    record.put_pool(PoolSpec(name="gpu"))
+    damaged = {"functions/ocr/current.json", "pools/cpu.json"}
+    for key in damaged:
+        record.store.put(record.bucket, key, body)
+    assert [function.name for function in record.functions()] == ["caption"]
+    assert record.pools() == [PoolState(PoolSpec(name="gpu"))]
+    assert set(record.damaged()) == damaged
+    assert set(record.look_again([*damaged, "pools/gpu.json", "elsewhere"])) == damaged
+    with pytest.raises(TidemillError, match="damaged"):
+        record.drain_pool("cpu", True)
+    record.put_pool(PoolSpec(name="cpu", slots=2))
+    assert PoolState(PoolSpec(name="cpu", slots=2)) in record.pools()
+    record.store.delete(record.bucket, "functions/ocr/current.json")
+    assert record.look_again(damaged) == {} == record.damaged()
+
+
+def test_a_generation_is_published_although_the_manifest_of_the_one_before_is_damaged(record: Record) -> None:
+    record.store.put(record.bucket, f"manifests/caption/{JOB}.1.json", b"torn")
+    commit = commit_of(record, inline(record, "cat", b"2"), generation=2)
+    record.commit(commit)
+    assert record.publish(commit).state == "succeeded"
+    assert visible(record) == {"cat": b"2"}
+
+
 def test_the_epoch_moves_only_under_its_reader(record: Record) -> None:
     assert record.read_epoch() is None
     first = EpochRecord(epoch=1, sequence=1, written_at=1.0)

@@ -381,6 +381,26 @@ def test_pools_are_kept_drained_and_removed(lab: Lab) -> None:
     assert lab.services.record.pools() == []
 
 
+def test_damaged_records_are_named_and_a_deploy_or_apply_mends_them(lab: Lab) -> None:
+    assert lab.http.get("/api/v1/damaged").json() == {"damaged": []}
+    lab.http.put("/api/v1/pools/cpu", json={"slots": 2}).raise_for_status()
+    platform = lab.services.record.bucket
+    request = f"requests/echo/{_submit(lab).json()['id']}.1.json"
+    keys = ["functions/echo/current.json", "pools/cpu.json", request]
+    for key in keys:
+        lab.store.put(platform, key, b"{")
+    lab.ledger.note_ignored(platform, request, "damaged")  # as a rebuild does that met it
+    found = lab.http.get("/api/v1/damaged").json()["damaged"]
+    assert [entry["key"] for entry in found] == keys
+    assert all("is damaged" in entry["reason"] for entry in found)
+    before = lab.ledger.function("echo")
+    assert lab.deploy(_SPEC).status_code == 200
+    assert lab.services.record.get_function("echo") == before == lab.ledger.function("echo")
+    lab.http.put("/api/v1/pools/cpu", json={"slots": 2}).raise_for_status()
+    lab.store.delete(platform, request)
+    assert lab.http.get("/api/v1/damaged").json() == {"damaged": []}
+
+
 def test_a_drained_pool_is_drained_in_the_bucket_before_the_ledger_hears_of_it(lab: Lab, redis_url: str) -> None:
     lab.http.put("/api/v1/pools/cpu", json={"slots": 2}).raise_for_status()
     assert lab.http.post("/api/v1/pools/cpu/drain").json()["draining"] is True

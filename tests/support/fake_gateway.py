@@ -318,6 +318,7 @@ ROUTES: list[tuple[str, str, Callable[..., None]]] = [
         lambda h: h.json({"ignored": [{"bucket": "inbox", "key": "a\n/.hid", "reason": "hidden name", "at": 1.0}]}),
     ),
     ("POST", rf"{API}/functions/([^/]+)/replay", _replay),
+    ("GET", rf"{API}/damaged", lambda h: h.json({"damaged": [{"key": "pools/cpu.json", "reason": "torn"}]})),
     ("GET", r"/readyz", lambda h: h.json(_READINESS, 503)),
 ]
 

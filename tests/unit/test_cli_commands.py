@@ -384,6 +384,7 @@ def test_doctor_names_what_is_wrong_and_the_remedy(gateway: FakeGateway, tidemil
     assert found["pools"]["state"] == "warning"
     assert (found["events"]["state"], found["events"]["detail"]) == ("warning", "no event within 10 s")
     assert "webhook" in found["events"]["remedy"]
+    assert (found["records"]["state"], "pools/cpu.json" in found["records"]["detail"]) == ("warning", True)
     assert found["disk"]["detail"].endswith(str(tmp_path))
     assert {"uv", "isolation", "flower", "ports"} <= set(found)
 

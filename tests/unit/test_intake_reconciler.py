@@ -6,8 +6,8 @@ from typing import Any
 from pydantic import SecretStr
 
 from tidemill.errors import StoreUnavailable
-from tidemill.models import FunctionRecord, FunctionSpec
-from tidemill.record import Record
+from tidemill.models import FunctionRecord, FunctionSpec, JobInput, RequestRecord
+from tidemill.record import Record, keys
 from tidemill.settings import GatewaySettings, IntakeSettings
 from tidemill.store import ObjectInfo
 from tidemill.testing import MemoryLedger, MemoryStore
@@ -92,6 +92,20 @@ class World:
 
     def keys(self) -> set[str]:
         return {job.input.key for job in self.ledger.jobs(limit=1000).jobs}
+
+
+def test_a_damaged_request_does_not_keep_the_others_from_being_taken() -> None:
+    world = World("in/")
+    record = world.services.record
+    source = JobInput(bucket="inbox", key="in/a", etag="e", size=1)
+    wanted = [f"{number:032x}" for number in range(1, 10)]
+    for job_id in wanted:
+        record.put_request(RequestRecord(job_id=job_id, function="echo", input=source, created_at=1.0))
+    torn = keys.request("echo", wanted[0], 1)
+    world.store.put(record.bucket, torn, b'{"job_id": "')
+    world.reconciler.round()
+    assert world.ledger.known(wanted) == [False] + [True] * 8
+    assert [(bucket, key) for bucket, key, _, _ in world.ledger.ignored()] == [(record.bucket, torn)]
 
 
 def test_a_small_inbox_is_listed_at_its_own_pace_beside_a_large_one() -> None:

@@ -267,6 +267,19 @@ def test_waiting_jobs_of_a_deleted_function_are_cancelled_but_not_those_of_one_t
     assert (job.state, job.error.code) == (JobState.cancelled, "function_deleted")
 
 
+def test_a_damaged_function_keeps_its_own_jobs_waiting_and_no_others(house: House) -> None:
+    house.function()
+    house.function("other")
+    house.pool()
+    house.submit(_id(1))
+    house.submit(_id(2), function="other")
+    house.ledger.remove_function("ocr")
+    house.record.store.put("tidemill", "functions/ocr/current.json", b"torn")
+    house.turn()
+    assert house.state(_id(1)) is JobState.queued
+    assert house.processes.states, "the other function's job gets an agent"
+
+
 def test_a_pool_whose_agents_end_at_once_gets_a_pause_and_the_reason_is_shown(house: House) -> None:
     house.function()
     house.pool()

@@ -19,9 +19,10 @@ import click
 from tidemill.cli.connect import connect
 from tidemill.cli.faults import NOT_REACHABLE
 from tidemill.cli.show import json_option, on_terminal, print_json, table
-from tidemill.errors import TidemillError
+from tidemill.errors import NotFound, TidemillError
 
 _LITTLE_SPACE = 2 * 2**30
+_RECORDS_NAMED = 3
 # The gateway does not start with a store that ignores conditions, so one that serves has tried it.
 _PROVED = {"store": "answers, and honours conditional PUT", "ledger": "Redis answers, and has an epoch"}
 _REMEDIES = {
@@ -115,6 +116,7 @@ def _service() -> Iterator[Finding]:
     if isinstance(events := answer.get("events"), dict):
         yield _events(events)
     yield from _guard("pools", lambda: _pools(client))
+    yield from _guard("records", lambda: _records(client))
 
 
 def _dependency(name: str, said: str) -> Finding:
@@ -142,6 +144,25 @@ def _pools(client: Any) -> Finding:
     if not pools:
         return Finding("pools", "warning", "there is none, so no job can run", "Apply one: tidemill pool apply FILE")
     return Finding("pools", "ok", f"{len(pools)} known")
+
+
+def _records(client: Any) -> Finding:
+    """What cannot be read is left out of listings and rebuilds; all the rest works."""
+    try:
+        damaged = client._run(client._catalogue.damaged())
+    except NotFound:
+        return Finding("records", "skipped", "this gateway is older than this command, and does not say")
+    if not damaged:
+        return Finding("records", "ok", "every record that was looked at can be read")
+    named = ", ".join(entry["key"] for entry in damaged[:_RECORDS_NAMED])
+    more = f" and {len(damaged) - _RECORDS_NAMED} more" if len(damaged) > _RECORDS_NAMED else ""
+    return Finding(
+        "records",
+        "warning",
+        f"{len(damaged)} in the platform bucket cannot be read: {named}{more}",
+        "Deploy the function or apply the pool again; read others with any S3 client, put an older version back, or "
+        "delete them: Tidemill then forgets what they say.",
+    )
 
 
 def _flower(state_dir: Path | None) -> Finding:

@@ -103,6 +103,10 @@ class CatalogueCalls:
         answer = yield from self.asker.ask(Request("GET", "/api/v1/ignored", query={"limit": str(limit)}))
         return rows(answer, "ignored")
 
+    def damaged(self) -> Call[list[dict[str, Any]]]:
+        answer = yield from self.asker.ask(Request("GET", "/api/v1/damaged"))
+        return rows(answer, "damaged")
+
     def readiness(self) -> Call[dict[str, Any]]:
         """What the service says of its own dependencies, good or bad, asked once.
 

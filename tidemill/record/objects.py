@@ -7,20 +7,25 @@ its content decides.
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
 import pydantic
+import structlog
 
 from tidemill.errors import NotFound, PreconditionFailed, StoreUnavailable, TidemillError
 from tidemill.models.base import Model
+from tidemill.record.damage import CODE
 from tidemill.store.api import Store
 
 M = TypeVar("M", bound=Model)
 _JSON = "application/json"
 # Three or more writers of one key wait for each other in SeaweedFS; who lost steps back before reading again.
 _PAUSES_S = (0.05, 0.2, 0.8)
+_DAMAGED_KEPT = 1000
+log = structlog.get_logger(__name__)
 
 
 class Objects:
@@ -30,14 +35,41 @@ class Objects:
         self._store = store
         self._bucket = bucket
         self._sleep = sleep
+        self._damaged: dict[str, str] = {}
+        self._lock = threading.Lock()
 
     def read(self, key: str, model: type[M]) -> M | None:
         """The record, or None when there is none. Raises `TidemillError` for one that cannot be understood."""
         try:
             body = self._store.get(self._bucket, key)
+            record = parse(key, body, model)
         except NotFound:
+            self._sound(key)
             return None
-        return parse(key, body, model)
+        except TidemillError as error:
+            if error.error_code == CODE:
+                self._note(key, error)
+            raise
+        self._sound(key)
+        return record
+
+    def damaged(self) -> dict[str, str]:
+        """The records that could not be read when they were read last: key -> what is wrong. At most 1,000."""
+        with self._lock:
+            return dict(self._damaged)
+
+    def _note(self, key: str, error: TidemillError) -> None:
+        with self._lock:
+            new = key not in self._damaged
+            if new and len(self._damaged) < _DAMAGED_KEPT:
+                self._damaged[key] = error.message
+        if new:
+            log.error("record.damaged", key=key, error=error.message, hint=error.hint)
+
+    def _sound(self, key: str) -> None:
+        if self._damaged:
+            with self._lock:
+                self._damaged.pop(key, None)
 
     def create(self, key: str, record: M) -> M:
         """Writes the record if there is none, and gives the one that is there now: ours or the first writer's."""
@@ -106,6 +138,6 @@ def parse(key: str, body: bytes, model: type[M]) -> M:
         raise TidemillError(
             f"{key} in the platform bucket is damaged, or of another version: {error.error_count()} faults, the first: "
             f"{error.errors()[0]['msg']}",
-            code="damaged_record",
+            code=CODE,
             hint="Read it with any S3 client; deleting it makes Tidemill forget what it says.",
         ) from error

@@ -8,18 +8,22 @@ reads who that was. `publish.py` brings a committed job's outputs to their users
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
-from tidemill.errors import Conflict, NotFound, PreconditionFailed, StoreUnavailable
+from tidemill.errors import Conflict, NotFound, PreconditionFailed, StoreUnavailable, TidemillError
 from tidemill.ledger.api import PoolState, Token
 from tidemill.models import CommitRecord, EpochRecord, FunctionRecord, Manifest, PoolRecord, PoolSpec, RequestRecord
+from tidemill.models.base import Model
 from tidemill.record import code, keys
+from tidemill.record.damage import CODE, damage_skipped
 from tidemill.record.objects import Objects
 from tidemill.record.outputs import safe_name
 from tidemill.record.publish import Publication
 from tidemill.store.api import Store
 
+M = TypeVar("M", bound=Model)
 _TRIES = 10
 
 
@@ -98,7 +102,8 @@ class Record:
             return found
         previous = None
         if commit.generation > 1:
-            previous = self.get_manifest(commit.function, commit.job_id, commit.generation - 1)
+            with damage_skipped():  # it only says what lies there of older generations
+                previous = self.get_manifest(commit.function, commit.job_id, commit.generation - 1)
         manifest = Publication(self.store, self.bucket, commit, previous).run()
         return self._objects.create(keys.manifest(commit.function, commit.job_id, commit.generation), manifest)
 
@@ -113,9 +118,8 @@ class Record:
         self._objects.replace(keys.function(record.name), record)
 
     def functions(self) -> list[FunctionRecord]:
-        """The current revision of every function, deleted ones too (`deleted_at`)."""
-        found = [self._objects.read(key, FunctionRecord) for key in self._keys(keys.FUNCTIONS) if _is_current(key)]
-        return [record for record in found if record is not None]
+        """The current revision of every function, deleted ones too (`deleted_at`); without damaged ones."""
+        return list(self._readable(filter(_is_current, self._keys(keys.FUNCTIONS)), FunctionRecord))
 
     def function_names(self) -> set[str]:
         """The names of all functions, deleted ones too; one listing."""
@@ -133,7 +137,8 @@ class Record:
         code.fetch_code(self.store, self.bucket, sha256, into)
 
     def put_pool(self, spec: PoolSpec) -> PoolState:
-        """Keep a pool, and give it as it is kept: one that was told to drain goes on draining."""
+        """Keep a pool, and give it as it is kept: one that was told to drain goes on draining. A damaged record is
+        written over."""
         record = self._change_pool(spec.name, lambda old: PoolRecord.of(spec, old is not None and old.draining))
         return PoolState(spec, record is not None and record.draining)
 
@@ -143,23 +148,30 @@ class Record:
         return None if record is None else PoolState(record.spec, draining)
 
     def _change_pool(self, name: str, change: Callable[[PoolRecord | None], PoolRecord | None]) -> PoolRecord | None:
+        key = keys.pool(name)
         for _ in range(_TRIES):
-            found = self._objects.read_tagged(keys.pool(name), PoolRecord)
+            try:
+                found = self._objects.read_tagged(key, PoolRecord)
+            except TidemillError as error:
+                if error.error_code != CODE or (record := change(None)) is None:
+                    raise
+                self._objects.replace(key, record)
+                return record
             record = change(found[0] if found is not None else None)
             if record is None or (found is not None and record == found[0]):
                 return record
             # Only one that drains says so: the others can be read by versions that know no draining.
             body = record if record.draining else record.spec
             try:
-                self._objects.exchange(keys.pool(name), body, found[1] if found is not None else None)
+                self._objects.exchange(key, body, found[1] if found is not None else None)
             except PreconditionFailed:
                 continue  # somebody changed it at the same moment
             return record
-        raise StoreUnavailable(f"{keys.pool(name)} changes all the time")
+        raise StoreUnavailable(f"{key} changes all the time")
 
     def pools(self) -> list[PoolState]:
-        found = [self._objects.read(key, PoolRecord) for key in self._keys(keys.POOLS)]
-        return [PoolState(record.spec, record.draining) for record in found if record is not None]
+        """All pools, without damaged ones."""
+        return [PoolState(pool.spec, pool.draining) for pool in self._readable(self._keys(keys.POOLS), PoolRecord)]
 
     def delete_pool(self, name: str) -> None:
         self.store.delete(self.bucket, keys.pool(name))
@@ -189,7 +201,29 @@ class Record:
         except NotFound:
             return None
 
+    # -- damage --------------------------------------------------------------------------------------------------
+    def damaged(self) -> dict[str, str]:
+        """The records that could not be read when this process read them last: key -> what is wrong."""
+        return self._objects.damaged()
+
+    def look_again(self, names: Iterable[str]) -> dict[str, str]:
+        """Read the records of these keys again; gives those that cannot be read: key -> what is wrong."""
+        wanted = set(names)
+        for key in wanted:
+            if (model := _model_of(key)) is not None:
+                with damage_skipped():
+                    self._objects.read(key, model)
+        return {key: why for key, why in self.damaged().items() if key in wanted}
+
     # ------------------------------------------------------------------------------------------------------------
+    def _readable(self, names: Iterable[str], model: type[M]) -> Iterator[M]:
+        for key in names:
+            found = None
+            with damage_skipped():
+                found = self._objects.read(key, model)
+            if found is not None:
+                yield found
+
     def _keys(self, prefix: str, after: str | None = None) -> Iterator[str]:
         for page in self.store.pages(self.bucket, prefix, after):
             yield from (info.key for info in page)
@@ -198,6 +232,17 @@ class Record:
         for key in self._keys(prefix, after):
             if (names := keys.names(key)) is not None:
                 yield names
+
+
+def _model_of(key: str) -> type[Model] | None:
+    models: dict[str, type[Model]] = {
+        keys.REQUESTS: RequestRecord,
+        keys.COMMITS: CommitRecord,
+        keys.MANIFESTS: Manifest,
+        keys.FUNCTIONS: FunctionRecord,
+        keys.POOLS: PoolRecord,
+    }
+    return next((model for prefix, model in models.items() if key.startswith(prefix)), None)
 
 
 def _is_current(key: str) -> bool:

@@ -17,6 +17,7 @@ from tidemill_gateway.services import Services
 
 _LINK_S = 3600
 _DIRECT_BYTES = 2**20
+_DAMAGED = 100
 
 
 def routes(services: Services) -> APIRouter:
@@ -84,6 +85,15 @@ def routes(services: Services) -> APIRouter:
     def ignored(limit: Annotated[int, Query(ge=1, le=10_000)] = 1000) -> Response:
         rows = services.ledger.ignored(limit)
         return wire.of_value({"ignored": [{"bucket": b, "key": k, "reason": r, "at": at} for b, k, r, at in rows]})
+
+    @router.get("/damaged", summary="Records of the platform bucket that cannot be read, and were left out")
+    def damaged() -> Response:
+        """The records of functions and pools are looked at now; others are those that a listing or a rebuild met."""
+        record = services.record
+        record.functions(), record.pools()
+        met = [key for bucket, key, _, _ in services.ledger.ignored() if bucket == record.bucket]
+        found = record.look_again([*record.damaged(), *met[:_DAMAGED]])
+        return wire.of_value({"damaged": [{"key": key, "reason": why} for key, why in sorted(found.items())]})
 
     def _linked(output: OutputObject) -> dict[str, Any]:
         url = services.store.presign_get(output.bucket, output.key, _LINK_S)

@@ -34,6 +34,7 @@ from tidemill.errors import TidemillError
 from tidemill.failpoints import failpoint
 from tidemill.ledger.api import Ledger, NewJob
 from tidemill.record import Record
+from tidemill.record.damage import damage_skipped, note_damaged
 from tidemill.store import ObjectInfo, Store
 from tidemill_gateway.catalogue import Catalogue, Table
 from tidemill_gateway.intake import rules
@@ -327,6 +328,7 @@ class Reconciler:
             # A retry has the id of the job that it repeats, which is settled: only the job or its manifest can tell.
             new += [entry for entry in chunk if entry[2] > 1 and not self._lives(entry)]
             self._each(self._again, new)
+        note_damaged(self._ledger, self._record.bucket, self._record.damaged())
         return listed
 
     def _lives(self, entry: Open) -> bool:
@@ -338,13 +340,17 @@ class Reconciler:
             if job.state.terminal:
                 self._finished.put(entry, True)
             return True
-        if self._record.get_manifest(function, job_id, generation) is None:
-            return False
+        with damage_skipped():  # one that cannot be read is there all the same
+            if self._record.get_manifest(function, job_id, generation) is None:
+                return False
         self._finished.put(entry, True)
         return True
 
     def _again(self, entry: Open) -> None:
-        function, job_id, generation = entry
+        with damage_skipped():  # of the request or its function: the others are taken
+            self._take_request(*entry)
+
+    def _take_request(self, function: str, job_id: str, generation: int) -> None:
         request = self._record.get_request(function, job_id, generation)
         failpoint("reconciler.request_read")
         if request is None or self._clock() - request.created_at < _YOUNG_REQUEST_S:
