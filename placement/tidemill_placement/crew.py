@@ -116,13 +116,16 @@ class Crew:
         self._started &= set(alive)
         return arrived
 
-    def start(self, pool: PoolSpec, count: int, now: float) -> None:
-        """Start agents of a pool."""
+    def start(self, pool: PoolSpec, count: int, now: float, leads: Callable[[], bool] = lambda: True) -> None:
+        """Start agents of a pool. `leads` is asked right before each: another leader starts its own."""
         scaler = self._scaler(pool)
         if scaler is None:
             return
         for _ in range(count):
             name = self.new_name(pool.name)
+            if not leads():
+                log.warning("agent.not_started", pool=pool.name, reason="another placement service leads")
+                return
             try:
                 scaler.start(pool, name)
             except ScalerError as error:

@@ -283,15 +283,20 @@ class Planner:
                 self._drained.add(name)
             self._crew.stop(name, world.now)
         for pool, count in decided.starts.items():
-            self._crew.start(world.pools[pool].spec, count, world.now)
+            self._crew.start(world.pools[pool].spec, count, world.now, partial(self._tell_scaling, decided))
         for item in decided.impossible[:_ENDS_AT_ONCE]:
             record = world.functions.get(item.function)
             work = partial(self._endings.no_capacity, item.job_id, item.reason, item.placement, record)
             self._end(item.job_id, work)
         self._note(decided, world)
         if decided.scaling != self._scaling:
-            done = self._ledger.set_scaling(decided.scaling, fence=self._fence)
-            self._scaling = decided.scaling if done else None
+            self._tell_scaling(decided)
+
+    def _tell_scaling(self, decided: Plan) -> bool:
+        """Give whether we lead still: the ledger takes it from no other."""
+        done = self._ledger.set_scaling(decided.scaling, fence=self._fence)
+        self._scaling = decided.scaling if done else None
+        return done
 
     def _set_wanted(self, name: str, wanted: Mapping[str, int], now: float) -> None:
         before = self._wanted.get(name, {})

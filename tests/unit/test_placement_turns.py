@@ -479,3 +479,29 @@ def test_the_sweep_of_a_deposed_leader_takes_no_job(house: House) -> None:
     assert house.ledger.acquire("placement", "second", 6.0) is not None
     assert house.sweeper.sweep() == 0
     assert house.state(_id(1)) is JobState.running
+
+
+def test_a_leader_that_was_replaced_in_its_turn_starts_no_agent(house: House) -> None:
+    house.function()
+    house.pool()
+    _leads(house, "first")
+    house.submit(_id(1))
+    house.submit(_id(2))
+    observe = house.processes.observe
+
+    def paused(pool: PoolSpec) -> list[AgentState]:
+        house.now += 6.5
+        _leads(house, "second")
+        house.planner._fence = house.lead.fence = first
+        return observe(pool)
+
+    first = house.lead.fence
+    house.processes.observe = paused  # type: ignore[method-assign]
+    house.turn()
+    assert house.processes.starts == 0
+    assert house.ledger.scaling() == {}
+    house.processes.observe = observe  # type: ignore[method-assign]
+    house.now += 6.5
+    _leads(house, "first")
+    house.turn()
+    assert house.processes.starts > 0 and house.ledger.scaling() != {}
