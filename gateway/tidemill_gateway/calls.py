@@ -23,10 +23,12 @@ from tidemill.errors import Conflict, LedgerUnavailable, NotAllowed, NotFound, P
 from tidemill.failpoints import failpoint
 from tidemill.ledger.api import Ledger, NewJob
 from tidemill.models import (
+    CancelRecord,
     FunctionRecord,
     Job,
     JobError,
     JobInput,
+    JobState,
     Manifest,
     RequestRecord,
     request_job_id,
@@ -268,10 +270,14 @@ class Calls:
     # -- cancel and retry ----------------------------------------------------------------------------------------
     def cancel(self, owner: Owner, job_id: str) -> Job:
         """Ask for the end of a job. One that waits ends at once; a running one within two seconds; one that is over
-        stays as it is. Gives it as it is then. Raises `NotFound`."""
+        stays as it is. Gives it as it is then. The end of a running one takes a moment, so the wish is kept in the
+        bucket first: a ledger that loses its memory in that moment hears of it from there. Raises `NotFound`."""
         job = self.job(owner, job_id)
         if job.state.terminal:
             return job
+        if job.state is JobState.running:
+            self._record.put_cancel(_cancel_of(job, owner, self._clock()))
+            failpoint("cancel.kept")
         _, claim = self._ledger.cancel(job_id, self._holder, self._lease_s)
         if claim is not None:
             error = JobError(code="cancelled", message=f"cancelled by {owner.name} before it ran")
@@ -322,6 +328,21 @@ class Calls:
                 hint="The changed object is a job of its own; `tidemill job list` shows it.",
                 code="input_changed",
             )
+
+
+def _cancel_of(job: Job, owner: Owner, now: float) -> CancelRecord:
+    return CancelRecord(
+        job_id=job.id,
+        function=job.function,
+        revision=job.revision,
+        generation=job.generation,
+        by=owner.name,
+        owner=job.owner,
+        input=job.input,
+        params=job.params,
+        created_at=job.created_at,
+        asked_at=now,
+    )
 
 
 def job_of(manifest: Manifest) -> Job:

@@ -1,13 +1,15 @@
 """Rebuild: the ledger from the bucket, by the names of objects, not by reading each.
 
 In this order: the settled set, so that nothing finished is enqueued again; pools; commits without a manifest, which are
-published; requests without a manifest, which are queued (their claims look for a commit first); at last functions, and
-with them their triggers: only then can listings find work again. Everything may be done twice. A record that cannot be
-read is left out (`tidemill.record.damage`), everything else comes back.
+published; accepted cancels, which end their jobs; requests without a manifest, which are queued (their claims look for
+a commit first); at last functions, and with them their triggers: only then can listings find work again. Everything may
+be done twice. A record that cannot be read is left out (`tidemill.record.damage`), everything else comes back.
 """
 
 from __future__ import annotations
 
+import secrets
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -16,7 +18,7 @@ import structlog
 from tidemill.errors import LedgerUnavailable
 from tidemill.failpoints import failpoint
 from tidemill.ledger.api import Ledger, NewJob
-from tidemill.models import FunctionRecord
+from tidemill.models import CancelRecord, CommitRecord, FunctionRecord, JobError
 from tidemill.record import Record, keys
 from tidemill.record.damage import damage_skipped, note_damaged
 
@@ -30,6 +32,7 @@ class Rebuilt:
 
     settled: int
     published: int
+    cancelled: int
     queued: int
     functions: int
     pools: int
@@ -50,14 +53,22 @@ def rebuild(ledger: Ledger, record: Record, fence: int | None = None) -> Rebuilt
     failpoint("rebuild.pools_restored")
     published = _publish(ledger, record, done)
     failpoint("rebuild.commits_published")
+    cancelled = _cancel(ledger, record, done)
+    failpoint("rebuild.cancels_done")
     queued = _queue(ledger, record, functions, done)
     failpoint("rebuild.requests_queued")
     _functions(ledger, record, fence)
     damaged = record.damaged()
     note_damaged(ledger, record.bucket, damaged)
-    result = Rebuilt(len(done), published, queued, len(functions), pools, len(damaged))
+    result = Rebuilt(len(done), published, cancelled, queued, len(functions), pools, len(damaged))
     log.info(
-        "ledger.rebuilt", settled=len(done), new=new, published=published, queued=queued, damaged=sorted(damaged)[:10]
+        "ledger.rebuilt",
+        settled=len(done),
+        new=new,
+        published=published,
+        cancelled=cancelled,
+        queued=queued,
+        damaged=sorted(damaged)[:10],
     )
     return result
 
@@ -87,6 +98,46 @@ def _publish(ledger: Ledger, record: Record, done: set[int]) -> int:
             done.add(_number(job_id, generation))
             count += 1
     return count
+
+
+def _cancel(ledger: Ledger, record: Record, done: set[int]) -> int:
+    """End the jobs whose cancel was accepted, and whose agents may not have heard of it. As always the commit record
+    that was first counts: an attempt that still runs may have been quicker."""
+    count = 0
+    epoch = ledger.epoch()
+    for name in record.cancels():
+        if _number(*name[1:]) in done:
+            continue
+        with damage_skipped():
+            wish = record.get_cancel(*name)
+            if wish is None:
+                continue
+            _, commit = record.commit(_commit_of(wish, epoch[0] if epoch is not None else 0))
+            failpoint("rebuild.cancel_committed")
+            record.publish(commit)
+            ledger.settle([wish.job_id])
+            done.add(_number(*name[1:]))
+            count += 1
+    return count
+
+
+def _commit_of(wish: CancelRecord, epoch: int) -> CommitRecord:
+    return CommitRecord(
+        job_id=wish.job_id,
+        function=wish.function,
+        revision=wish.revision,
+        generation=wish.generation,
+        outcome="cancelled",
+        nonce=secrets.token_hex(8),
+        epoch=epoch,
+        attempt=0,
+        owner=wish.owner,
+        input=wish.input,
+        params=wish.params,
+        error=JobError(code="cancelled", message=f"cancelled by {wish.by}"),
+        created_at=wish.created_at,
+        committed_at=time.time(),
+    )
 
 
 def _queue(ledger: Ledger, record: Record, functions: dict[str, FunctionRecord], done: set[int]) -> int:

@@ -6,6 +6,7 @@ least ten minutes, at most a day later. Whatever dies in between, the next pass 
 the store shows, and the order makes each half-way state a harmless one:
 
     request    its generation has a manifest, older than `payloads`      (a request without one would be run again)
+    cancel     its generation has a manifest
     payload    older than that, and no request names its job any more    (so that of an open request never goes)
     attempt    its generation has a manifest; or it is older than `attempts`, the ledger does not hold the job as open,
                and no commit without a manifest needs it
@@ -220,6 +221,11 @@ class Retention:
                 if manifest is not None and manifest.last_modified < before:
                     self._delete(info.key)
                     failpoint("retention.request_deleted")
+            yield step
+        for step, info in self._listed(keys.CANCELS, now - _GRACE_S):
+            names = keys.names(info.key) if info is not None else None
+            if info is not None and names is not None and self._head(keys.manifest(*names)) is not None:
+                self._delete(info.key)
             yield step
 
     def _payloads(self, now: float) -> Iterator[int]:

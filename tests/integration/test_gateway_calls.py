@@ -9,9 +9,11 @@ import pytest
 import redis
 
 from tests.support import S3, wait_until
-from tests.support.gateway import TOKEN, Lab, archive, free_socket, run_gateway
+from tests.support.gateway import AGENT, TOKEN, Lab, archive, free_socket, run_gateway
 from tidemill.ledger.api import AgentReport
 from tidemill.models import JobError, Placement
+from tidemill.record.ending import End, finish
+from tidemill_placement.rebuild import rebuild
 
 _SPEC: dict[str, object] = {
     "name": "echo",
@@ -379,6 +381,44 @@ def test_pools_are_kept_drained_and_removed(lab: Lab) -> None:
     assert lab.http.delete("/api/v1/pools/cpu").status_code == 204
     assert lab.http.get("/api/v1/pools").json()["pools"] == []
     assert lab.services.record.pools() == []
+
+
+def test_an_accepted_cancel_of_a_running_job_outlives_a_loss_of_redis(lab: Lab, redis_url: str) -> None:
+    ledger, record = lab.ledger, lab.services.record
+    job_id = _submit(lab).json()["id"]
+    ledger.heartbeat(AgentReport(AGENT, "pool", 4))
+    assert ledger.release(job_id, AGENT, Placement(pool="pool"))
+    [claim] = ledger.claim(AGENT, 1, 30.0)
+    answer = lab.http.post(f"/api/v1/jobs/{job_id}/cancel")
+    assert (answer.status_code, answer.json()["state"], answer.json()["cancel_requested"]) == (200, "running", True)
+    assert list(record.cancels()) == [("echo", job_id, 1)]
+
+    redis.Redis.from_url(redis_url).flushdb()
+    ledger.begin_epoch(2, 0)
+    assert rebuild(ledger, record).cancelled == 1
+    ledger.advance(2, 3)
+    job = lab.http.get(f"/api/v1/jobs/{job_id}").json()
+    assert (job["state"], job["error"]["code"], job["params"]) == ("cancelled", "cancelled", {"top_k": 3})
+    assert rebuild(ledger, record).cancelled == 0
+    # The agent that never heard of it comes too late, and publishes nothing.
+    late = End("succeeded", outputs=())
+    assert finish(ledger, record, claim, ledger.function("echo"), late) is None
+    assert ledger.known([job_id]) == [True] and ledger.job(job_id) is None
+
+
+def test_a_result_that_was_committed_before_the_rebuild_saw_the_cancel_counts(lab: Lab, redis_url: str) -> None:
+    ledger, record = lab.ledger, lab.services.record
+    job_id = _submit(lab).json()["id"]
+    ledger.heartbeat(AgentReport(AGENT, "pool", 4))
+    assert ledger.release(job_id, AGENT, Placement(pool="pool"))
+    [claim] = ledger.claim(AGENT, 1, 30.0)
+    lab.http.post(f"/api/v1/jobs/{job_id}/cancel").raise_for_status()
+    manifest = finish(ledger, record, claim, ledger.function("echo"), End("succeeded"))
+    assert manifest is not None and manifest.state == "succeeded"
+    redis.Redis.from_url(redis_url).flushdb()
+    ledger.begin_epoch(2, 0)
+    assert rebuild(ledger, record).cancelled == 0
+    assert record.get_manifest("echo", job_id, 1) == manifest
 
 
 def test_damaged_records_are_named_and_a_deploy_or_apply_mends_them(lab: Lab) -> None:

@@ -9,6 +9,7 @@ import pytest
 from tidemill.errors import StoreUnavailable
 from tidemill.ledger.api import AgentReport, Claim, Memory, NewJob
 from tidemill.models import (
+    CancelRecord,
     CommitOutput,
     FunctionRecord,
     FunctionSpec,
@@ -147,6 +148,21 @@ def test_a_finished_calls_request_and_payload_go_after_their_time_and_its_manife
     assert order.index("requests") < order.index("payloads")
     assert len(site.left("manifests/", "commits/", "logs/")) == 3
     assert site.store.head("inbox", f"out/{job_id}") is not None, "what was published is the user's"
+
+
+def test_the_wish_to_cancel_goes_when_the_job_is_over(site: Site) -> None:
+    job_id = site.call(1, ends=False)
+    claim = site.claim(job_id)
+    source = claim.job.input
+    wish = CancelRecord(
+        job_id=job_id, function="ocr", revision="r1", generation=1, by="a", input=source, created_at=1, asked_at=2
+    )
+    site.record.put_cancel(wish)
+    site.tidy(400 * DAY)
+    assert site.left("cancels/") == [f"cancels/ocr/{job_id}.1.json"]
+    finish(site.ledger, site.record, claim, site.function, End("cancelled"))
+    site.tidy(DAY)
+    assert site.left("cancels/") == []
 
 
 def test_the_payload_and_the_request_of_an_open_call_never_go(site: Site) -> None:

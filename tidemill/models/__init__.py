@@ -18,10 +18,11 @@ from tidemill.models.job import (
     settled_place,
 )
 from tidemill.models.pool import PoolRecord, PoolsFile, PoolSpec
-from tidemill.models.record import CommitOutput, CommitRecord, EpochRecord, Manifest, RequestRecord
+from tidemill.models.record import CancelRecord, CommitOutput, CommitRecord, EpochRecord, Manifest, RequestRecord
 
 __all__ = [
     "BucketEvent",
+    "CancelRecord",
     "Candidate",
     "CommitOutput",
     "CommitRecord",

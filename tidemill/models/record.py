@@ -1,4 +1,4 @@
-"""The durable formats of the platform bucket: request record, commit record, manifest, epoch."""
+"""The durable formats of the platform bucket: request, cancel and commit record, manifest, epoch."""
 
 from __future__ import annotations
 
@@ -28,6 +28,22 @@ class RequestRecord(Model):
     fingerprint: str = ""
     key: str | None = None
     created_at: float
+
+
+class CancelRecord(Model):
+    """The accepted wish to end a running job, kept until the job is over, so that a loss of Redis does not lose it. It
+    says all that is needed to end the job as cancelled."""
+
+    job_id: str
+    function: str
+    revision: str
+    generation: int
+    by: str
+    owner: str = "default"
+    input: JobInput
+    params: dict[str, Any] = Field(default_factory=dict)
+    created_at: float
+    asked_at: float
 
 
 class CommitOutput(Model):

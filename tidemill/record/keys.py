@@ -1,6 +1,7 @@
 """The keys of the platform bucket, once.
 
     requests/<function>/<job>.<generation>.json       accepted API calls and retries
+    cancels/<function>/<job>.<generation>.json        accepted cancels of running jobs
     payloads/<job>/<number>/<name>                    what came with them
     attempts/<job>.<generation>/<epoch>-<attempt>-<nonce>/<name>   large outputs before their commit
     commits/<function>/<job>.<generation>.json        which attempt counts
@@ -22,6 +23,7 @@ import re
 from tidemill.ledger.api import Token
 
 REQUESTS = "requests/"
+CANCELS = "cancels/"
 PAYLOADS = "payloads/"
 ATTEMPTS = "attempts/"
 LOGS = "logs/"
@@ -36,6 +38,10 @@ _RECORD = re.compile(r"^[a-z]+/([a-z][a-z0-9-]{0,38})/([0-9a-f]{32})\.([1-9][0-9
 
 def request(function: str, job_id: str, generation: int) -> str:
     return f"{REQUESTS}{function}/{job_id}.{generation}.json"
+
+
+def cancel(function: str, job_id: str, generation: int) -> str:
+    return f"{CANCELS}{function}/{job_id}.{generation}.json"
 
 
 def commit(function: str, job_id: str, generation: int) -> str:

@@ -14,7 +14,16 @@ from typing import TypeVar
 
 from tidemill.errors import Conflict, NotFound, PreconditionFailed, StoreUnavailable, TidemillError
 from tidemill.ledger.api import PoolState, Token
-from tidemill.models import CommitRecord, EpochRecord, FunctionRecord, Manifest, PoolRecord, PoolSpec, RequestRecord
+from tidemill.models import (
+    CancelRecord,
+    CommitRecord,
+    EpochRecord,
+    FunctionRecord,
+    Manifest,
+    PoolRecord,
+    PoolSpec,
+    RequestRecord,
+)
 from tidemill.models.base import Model
 from tidemill.record import code, keys
 from tidemill.record.damage import CODE, damage_skipped
@@ -68,6 +77,18 @@ class Record:
         for here.
         """
         return self._names(keys.REQUESTS)
+
+    # -- cancels -------------------------------------------------------------------------------------------------
+    def put_cancel(self, cancel: CancelRecord) -> None:
+        """Keep the wish to end a running job; the first one counts."""
+        self._objects.create(keys.cancel(cancel.function, cancel.job_id, cancel.generation), cancel)
+
+    def get_cancel(self, function: str, job_id: str, generation: int) -> CancelRecord | None:
+        return self._objects.read(keys.cancel(function, job_id, generation), CancelRecord)
+
+    def cancels(self) -> Iterator[tuple[str, str, int]]:
+        """Function, job and generation of every accepted cancel that retention has not removed; names only."""
+        return self._names(keys.CANCELS)
 
     # -- commits and manifests -----------------------------------------------------------------------------------
     def commit(self, commit: CommitRecord) -> tuple[bool, CommitRecord]:
@@ -237,6 +258,7 @@ class Record:
 def _model_of(key: str) -> type[Model] | None:
     models: dict[str, type[Model]] = {
         keys.REQUESTS: RequestRecord,
+        keys.CANCELS: CancelRecord,
         keys.COMMITS: CommitRecord,
         keys.MANIFESTS: Manifest,
         keys.FUNCTIONS: FunctionRecord,
