@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from tidemill.errors import StoreUnavailable
 from tidemill.ledger.api import AgentReport, Claim, NewJob
@@ -290,6 +291,22 @@ def test_a_drained_agent_gives_back_what_it_has_not_started(scene: Scene) -> Non
     scene.draining = True
     job = scene.work(claim)
     assert (job.state, job.attempt) == (JobState.queued, 0)
+
+
+def test_the_log_says_why_a_job_was_given_back(scene: Scene) -> None:
+    with capture_logs() as lines:
+        scene.start_fault = StartFailed(JobError(code="start_failed", message="no module\nnamed x"), permanent=True)
+        job = scene.work(scene.claim())
+        scene.start_fault, scene.draining = None, True
+        scene.work(scene.claim_again(job.id))
+        scene.draining = False
+        scene.work(scene.claim_again(job.id))
+    ends = [(line["outcome"], line.get("why")) for line in lines if line["event"] == "attempt.ended"]
+    assert ends == [
+        ("given back", "start_failed: no module named x"),
+        ("given back", "the agent was stopped"),
+        ("succeeded", None),
+    ]
 
 
 def test_a_run_that_the_agents_end_interrupts_is_given_back(scene: Scene) -> None:

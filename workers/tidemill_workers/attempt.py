@@ -43,6 +43,7 @@ RETRY_BASE_S = 0.5
 RETRY_MAX_S = 60.0
 START_RETRY_BASE_S = 2.0  # what keeps a runner from starting (the network, memory) takes longer to pass
 COMMIT_PATIENCE_S = 60.0
+_WHY_CHARS = 300
 log = structlog.get_logger(__name__)
 
 
@@ -82,6 +83,7 @@ class Attempt:
         self._lease: Lease | None = None
         self._log = _LogKeeper(shop.log_bytes)
         self._started_at = shop.now()
+        self._why = ""  # it was given back
 
     def work(self) -> None:
         """Bring the job to an end, or give it back. Never raises for what functions or servers do."""
@@ -102,7 +104,8 @@ class Attempt:
                     said = self._give_back(5.0, count=False, why=f"trouble on {self._shop.agent}: {error}")
                 except Exception as error:  # noqa: BLE001 - the boundary of one unit of work; it logs
                     said = self._broke(error)
-            log.info("attempt.ended", outcome=said, seconds=round(time.monotonic() - began, 3))
+            why = {"why": self._why} if self._why else {}
+            log.info("attempt.ended", outcome=said, seconds=round(time.monotonic() - began, 3), **why)
 
     def _work(self, lease: Lease) -> str:
         shop, claim = self._shop, self._claim
@@ -298,6 +301,8 @@ class Attempt:
             return self._give_back(0.5, count=False, why=f"no answer: {gone}")
 
     def _give_back(self, delay_s: float, *, count: bool, why: str = "", error: JobError | None = None) -> str:
+        fault = f"{error.code}: {error.message}" if error is not None else ""
+        self._why = " ".join(": ".join(filter(None, (why, fault))).split())[:_WHY_CHARS]
         try:
             self._store_log()
             self._say_rest()
