@@ -36,6 +36,7 @@ from tests.faults.schedule import Drop, Fault
 from tests.faults.servers import Redis, Server, Store
 from tests.faults.system import LEASE_S
 from tests.faults.toxiproxy import Toxiproxy
+from tests.support.disk import Disk
 from tidemill.errors import NotFound, ServiceUnavailable
 from tidemill.local.ports import LOOPBACK, Reservation
 from tidemill.local.ready import http_check
@@ -114,6 +115,7 @@ class Peer:
     def __init__(self, folder: Path, seed: int) -> None:
         self.rules = folder / "failpoints"
         self.proxy: Toxiproxy | None = None
+        self.disks: dict[str, Disk] = {}
         self.marks = folder / "marks"
         self._ports = Reservation()
         for part in ("redis", "store", "receiver", "worker"):

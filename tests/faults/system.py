@@ -21,6 +21,7 @@ from tests.faults.events import EventProxy
 from tests.faults.schedule import LINES
 from tests.faults.servers import Redis, Server, Store
 from tests.faults.toxiproxy import Toxiproxy
+from tests.support.disk import CannotMount, Disk, mount
 from tidemill.ledger import connect
 from tidemill.local.commands import status
 from tidemill.local.control import Control
@@ -37,6 +38,7 @@ HERE = Path(__file__).parent
 LEASE_S = 4.0
 SWEEP_S = 1.0
 _START_S = 90.0
+_DISKS = {"redis": "redis", "store": "store", "agent": "tmp"}  # whose disk is mounted where
 _SKEW_S = {"near": 3 * 3600.0, "far": -5 * 3600.0}
 
 
@@ -44,11 +46,20 @@ class System:
     """Everything of one run, below `folder`. From the main thread; `close` ends all of it."""
 
     def __init__(
-        self, folder: Path, seed: int, *, proxied: bool, skewed: bool, sitecustomize: Path | None = None
+        self,
+        folder: Path,
+        seed: int,
+        *,
+        proxied: bool = False,
+        skewed: bool = False,
+        disks: bool = False,
+        sitecustomize: Path | None = None,
     ) -> None:
         self.folder = folder
         self.seed = seed
+        self.disks: dict[str, Disk] = _mount(folder) if disks else {}
         self.rules = folder / "failpoints"
+        self.tmp = folder / _DISKS["agent"]
         self._ports = Reservation()
         self._state = StateDir(folder / "state")
         self._state.path.mkdir(mode=0o700, parents=True)
@@ -188,6 +199,12 @@ class System:
         self.store.kill()
         self.store.seaweed.remove_sockets()
         self._ports.close()
+        left += [f"the folder {path.name} was left behind" for path in sorted(self.tmp.glob("tidemill-up-*"))]
+        for what, disk in self.disks.items():
+            log = disk.path / "log"
+            if log.exists():  # worth more than the data, which goes with the disk
+                shutil.copy(log, self.folder / f"{what}.log")
+            disk.unmount()
         return left
 
     # -- processes -----------------------------------------------------------------------------------------------
@@ -273,9 +290,21 @@ class System:
             "TIDEMILL_PLACEMENT__LEADER_TTL_S": f"{LEASE_S:g}",
             "TIDEMILL_FAILPOINTS": f"@{self.rules}",
             "TIDEMILL_FAILPOINTS_SEED": str(self.seed),
-            "TMPDIR": str(self.folder / "tmp"),
+            "TMPDIR": str(self.tmp),
         }
-        (self.folder / "tmp").mkdir(exist_ok=True)
+        self.tmp.mkdir(exist_ok=True)
         if self._sitecustomize is not None:
             env["PYTHONPATH"] = f"{self._sitecustomize}:{HERE / 'mutants'}"
         return env
+
+
+def _mount(folder: Path) -> dict[str, Disk]:
+    """A disk each for Redis, the store, and what agents write; none where nothing can be mounted."""
+    found: dict[str, Disk] = {}
+    for what, name in _DISKS.items():
+        (folder / name).mkdir()
+        try:
+            found[what] = mount(folder / name)
+        except CannotMount:
+            break
+    return found

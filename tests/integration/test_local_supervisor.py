@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import tidemill.local.supervisor as supervisor_module
 from tidemill.local.control import Control, ControlServer, remove_leftover
 from tidemill.local.errors import LocalError, NotRunning, StartFailed
 from tidemill.local.ready import NotReady
@@ -91,6 +92,33 @@ def test_a_killed_service_comes_back_and_the_event_says_how_it_ended(tmp_path: P
     asyncio.run(scenario())
     restarts = [event for event in told if event.what == "restarting"]
     assert [(event.status, event.pause_s) for event in restarts] == [(-9, 0.2), (-9, 0.4)]
+
+
+def test_a_service_that_only_a_new_start_can_help_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor_module, "_LOOK_S", 0.05)
+    told = Told()
+    room = tmp_path / "room"
+    program = [sys.executable, "-S", "-c", "import time; print('no room', flush=True); time.sleep(600)"]
+
+    def broken(log: str) -> str | None:
+        if "no room" not in log or not room.exists():
+            return None
+        room.unlink()
+        return "its disk was full"
+
+    async def scenario() -> None:
+        supervisor = Supervisor(tmp_path, told.append)
+        await supervisor.start([Service("one", program, ENV, broken=broken)])
+        await until(lambda: "no room" in (tmp_path / "one.log").read_text())
+        pid = supervisor.services()[0].pid
+        room.touch()
+        await until(lambda: told.of("one").count("ready") == 2)
+        assert supervisor.services()[0].pid not in (None, pid)
+        await supervisor.stop()
+
+    asyncio.run(scenario())
+    assert [event.detail for event in told if event.what == "unready"] == ["its disk was full"]
+    assert told.of("one") == ["started", "ready", "unready", "restarting", "started", "ready", "stopped"]
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,12 @@ Ledger and store are the in-memory twins; only the runner process is a stand-in 
 from __future__ import annotations
 
 import base64
+import errno
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -284,6 +287,26 @@ def test_an_error_that_nobody_foresaw_is_counted_and_told(scene: Scene) -> None:
     assert job.error.code == "internal"
     assert "in behave" in job.error.traceback
     assert "ZeroDivisionError: a fault of ours" in job.error.message
+
+
+@pytest.mark.parametrize("when", ["before it begins", "while it fetches"])
+def test_an_agent_whose_disk_is_full_gives_the_job_back_uncounted_and_works_when_there_is_room(
+    scene: Scene, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    claim = scene.claim(max_attempts=1)
+    with monkeypatch.context() as patch:
+        if when == "before it begins":
+            patch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=4096))
+        else:
+            patch.setattr(scene.store, "download", no_room)
+        job = scene.work(claim)
+    assert (job.state, job.attempt, scene.runner.tasks) == (JobState.queued, 0, [])
+    assert f"trouble on {AGENT}: [Errno 28]" in job.history[-1].detail
+    scene.ledger.begin_epoch(1, 0)
+    assert scene.work(scene.claim_again(job.id)).state is JobState.succeeded
 
 
 def test_a_drained_agent_gives_back_what_it_has_not_started(scene: Scene) -> None:

@@ -22,6 +22,15 @@ def test_a_long_log_moves_away_and_its_writer_goes_on_at_the_new_end(tmp_path: P
     assert (log.path.stat().st_mode | older.stat().st_mode) & 0o077 == 0
 
 
+def test_a_full_disk_costs_old_text_and_not_the_room_of_the_new(tmp_path: Path) -> None:
+    log = LogFile(tmp_path / "a.log", cap_bytes=10)
+    log.path.write_bytes(b"x" * 50)
+    log.path.with_name("a.log.1").symlink_to("/dev/full")
+    log.rotate()
+    assert log.size() == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["a.log"]
+
+
 def test_the_tail_begins_at_the_mark_and_survives_a_rotation(tmp_path: Path) -> None:
     log = LogFile(tmp_path / "a.log", cap_bytes=10)
     assert log.tail() == ""

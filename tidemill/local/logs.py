@@ -34,9 +34,12 @@ class LogFile:
         if size <= self.cap_bytes:
             return
         older = self.path.with_name(self.path.name + ".1")
-        with self.path.open("rb") as source, open(os.open(older, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as target:
-            source.seek(max(0, size - self.cap_bytes))
-            shutil.copyfileobj(source, target)
+        try:
+            with self.path.open("rb") as source, open(os.open(older, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as target:
+                source.seek(max(0, size - self.cap_bytes))
+                shutil.copyfileobj(source, target)
+        except OSError:  # a full disk: then the text goes, so that there is room for what matters more
+            older.unlink(missing_ok=True)
         os.truncate(self.path, 0)
 
     def size(self) -> int:

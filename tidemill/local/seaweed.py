@@ -7,6 +7,9 @@ and the volume server's port wants tokens signed by keys that are new at each st
 between the parts stay open to processes of this machine.
 
 The webhook is a hint, as fast as it is lossy: an event that meets no receiver is tried a few times and then dropped.
+
+A full disk breaks it for longer than the disk is full: the filer's index (LevelDB) refuses every write after one that
+found no room, until the process starts again. `broken` says when that is so, and there is room again.
 """
 
 import dataclasses
@@ -16,6 +19,7 @@ import hmac
 import http.client
 import json
 import os
+import re
 import secrets
 import shutil
 import sys
@@ -32,6 +36,8 @@ REGION = "us-east-1"
 # few free gigabytes still have many buckets: the number of volumes is the free space divided by their size.
 VOLUME_SIZE_MIB = 128
 VOLUMES_PER_BUCKET = 2
+_NO_ROOM = re.compile(r"persisting .*: no space left on device")
+_ROOM_BYTES = 16 * 2**20
 _NAME_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.-/"  # of a bucket's name, and what ends it
 
 
@@ -151,6 +157,12 @@ class Seaweed:
     def check_ready(self) -> None:
         """Lists the buckets with the credentials. Raises `NotReady`."""
         self.request("GET", "/")
+
+    def broken(self, log: str) -> str | None:
+        """Why it has to start again, from the end of its log: its index met a full disk, and there is room now."""
+        if _NO_ROOM.search(log) is None or shutil.disk_usage(self.directory).free < _ROOM_BYTES:
+            return None
+        return "its disk was full, and its index takes no write until it starts again"
 
     def create_bucket(self, name: str) -> None:
         """Makes a bucket; one that is there already stays. Raises `NotReady` when the store refuses."""

@@ -28,6 +28,7 @@ _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 10.0
 _STEADY_S = 30.0
 _ROTATE_S = 10.0
+_LOOK_S = 3.0  # between two looks at a service that may run and be of no use
 # What an agent gets to give its jobs back when the whole system ends.
 _TASK_GRACE_S = 5.0
 _ENDED_TASKS_KEPT = 100
@@ -43,6 +44,7 @@ class Service:
 
     `env` is its whole environment. `ready` decides when it is ready (None: as soon as it runs), `start_s` how long that
     may take. `stop_s` is its grace after SIGTERM. `before` runs before each start, `after` when it has ended for good.
+    `broken` is given the end of its log every few seconds while it runs, and says why only a new start helps it, if so.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Service:
     stop_s: float = 5.0
     before: Callable[[], None] | None = None
     after: Callable[[], None] | None = None
+    broken: Callable[[str], str | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,7 @@ class _Kept:
                 self._tell(Event(self.service.name, "ready", child.pid))
                 self._first = False
                 self.ready.set()
+                await self._ends_or_breaks(child)
             elif not self._stopping.is_set():
                 await child.end(self.service.stop_s)
             status = await child.wait()
@@ -180,6 +184,16 @@ class _Kept:
             raise StartFailed(self.service.name, reason, self.log.tail(since=child.log_mark))
         self._tell(Event(self.service.name, "unready", child.pid, child.status, detail=reason))
         return False
+
+    async def _ends_or_breaks(self, child: Child) -> None:
+        """Returns when it has ended; one that only a new start can help is made to end."""
+        if (broken := self.service.broken) is None:
+            return
+        while not await child.ends_within(_LOOK_S):
+            reason = broken(self.log.tail(since=child.log_mark))
+            if reason is not None and not self._stopping.is_set():
+                self._tell(Event(self.service.name, "unready", child.pid, detail=reason))
+                await child.end(self.service.stop_s)
 
     async def _pause(self, pause_s: float) -> None:
         with contextlib.suppress(TimeoutError):

@@ -341,6 +341,7 @@ def _seaweed_service(server: Seaweed) -> Service:
         ready=server.check_ready,
         before=server.remove_sockets,
         after=server.remove_sockets,
+        broken=server.broken,
     )
 
 

@@ -14,6 +14,7 @@ sees a finished job can read it.
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import shutil
 import tempfile
@@ -43,6 +44,7 @@ RETRY_BASE_S = 0.5
 RETRY_MAX_S = 60.0
 START_RETRY_BASE_S = 2.0  # what keeps a runner from starting (the network, memory) takes longer to pass
 COMMIT_PATIENCE_S = 60.0
+DISK_ROOM_BYTES = 2**20  # a function on a disk with less would fail, and not by its own fault
 _WHY_CHARS = 300
 log = structlog.get_logger(__name__)
 
@@ -130,6 +132,8 @@ class Attempt:
 
     def _run(self, function: FunctionRecord, folder: Path, lease: Lease) -> str:
         shop, source = self._shop, self._job.input
+        if shutil.disk_usage(folder).free < DISK_ROOM_BYTES:
+            raise OSError(errno.ENOSPC, "the disk is full", str(shop.work_dir))
         file = _place_for_input(self._job, folder)
         try:
             got = shop.record.store.download(
