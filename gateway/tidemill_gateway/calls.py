@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import structlog
 
-from tidemill.errors import Conflict, LedgerUnavailable, NotAllowed, NotFound, PreconditionFailed
+from tidemill.errors import Conflict, NotAllowed, NotFound, PreconditionFailed
 from tidemill.failpoints import failpoint
 from tidemill.ledger.api import Ledger, NewJob
 from tidemill.models import (
@@ -29,7 +29,6 @@ from tidemill.models import (
     JobError,
     JobInput,
     JobState,
-    Manifest,
     RequestRecord,
     request_job_id,
 )
@@ -41,12 +40,11 @@ from tidemill_gateway.auth import Owner
 from tidemill_gateway.catalogue import Catalogue
 from tidemill_gateway.intake.rules import hop_of
 from tidemill_gateway.intake.submit import HOP, Submitter, input_of
+from tidemill_gateway.lookup import Lookup
 from tidemill_gateway.metrics import Metrics
 from tidemill_gateway.pressure import Pressure
 
-_JOB_ID = re.compile(r"[0-9a-f]{32}")
 _FUNCTION = re.compile(r"[a-z][a-z0-9-]{0,38}")
-_RESTORED_SEQUENCE = 3
 _NAME_BYTES = 200
 _SMALL_BYTES = 2**20
 log = structlog.get_logger(__name__)
@@ -104,6 +102,7 @@ class Calls:
         self._submitter = submitter
         self._pressure = pressure
         self._metrics = metrics
+        self._lookup = Lookup(ledger, record)
         self._holder = holder
         self._lease_s = lease_s
         self._clock = clock
@@ -223,7 +222,7 @@ class Calls:
                 size=request.input.size,
                 agent=submitted.agent,
             )
-        return self._find(request.job_id)
+        return self._lookup.find(request.job_id)
 
     # -- find ----------------------------------------------------------------------------------------------------
     def job(self, owner: Owner, job_id: str) -> Job:
@@ -233,39 +232,7 @@ class Calls:
             NotFound: there is none.
             LedgerUnavailable: the ledger is being restored, and nobody can say.
         """
-        return owner.check_job(self._find(job_id))
-
-    def _find(self, job_id: str) -> Job:
-        if _JOB_ID.fullmatch(job_id):
-            if (job := self._ledger.job(job_id)) is not None:
-                return job
-            names = sorted({*self._ledger.functions(), *self._record.function_names()})
-            for name in names:
-                if (manifest := self._newest(name, job_id)) is not None:
-                    return job_of(manifest)
-            if self._restoring() or any(self._record.get_request(name, job_id, 1) is not None for name in names):
-                raise LedgerUnavailable(
-                    f"the ledger lost its memory and is being restored: job {job_id} is not known yet",
-                    hint="Ask again in some seconds; nothing that was accepted is lost.",
-                )
-        raise NotFound(f"there is no job {job_id}", hint="`tidemill job list` shows what there is.")
-
-    def _restoring(self) -> bool:
-        """Whether jobs may be missing here that were accepted: in a ledger that is older than the bucket says, or that
-        is not the first one of its installation, until its rebuild is over and the reconciler has had time for a round
-        (the sequence grows every 10 s)."""
-        live, stored = self._ledger.epoch(), self._record.read_epoch()
-        if live is None or (live[0] > 1 and live[1] < _RESTORED_SEQUENCE):
-            return True
-        return stored is not None and (stored[0].epoch, stored[0].sequence) > live
-
-    def _newest(self, function: str, job_id: str) -> Manifest | None:
-        newest: Manifest | None = None
-        while (
-            found := self._record.get_manifest(function, job_id, newest.generation + 1 if newest else 1)
-        ) is not None:
-            newest = found
-        return newest
+        return owner.check_job(self._lookup.find(job_id))
 
     # -- cancel and retry ----------------------------------------------------------------------------------------
     def cancel(self, owner: Owner, job_id: str) -> Job:
@@ -343,12 +310,6 @@ def _cancel_of(job: Job, owner: Owner, now: float) -> CancelRecord:
         created_at=job.created_at,
         asked_at=now,
     )
-
-
-def job_of(manifest: Manifest) -> Job:
-    """Give the job that a manifest tells of."""
-    facts = manifest.model_dump(exclude={"job_id", "state", "left", "run_s"})
-    return Job.model_validate({**facts, "id": manifest.job_id, "state": manifest.state})
 
 
 def safe_name(name: str) -> str:

@@ -204,7 +204,7 @@ class Replays:
         self, owner: Owner, name: str, job_id: str, generation: int, prefix: str, dry_run: bool
     ) -> str | None:
         job = self._ledger.job(job_id)
-        if job is not None:
+        if job is not None and job.generation >= generation:  # else an older copy of Redis was restored
             failed, found = job.state is JobState.failed, job.input
         else:
             manifest = self._record.get_manifest(name, job_id, generation)

@@ -8,9 +8,9 @@ import httpx
 import pytest
 import redis
 
-from tests.support import S3
+from tests.support import S3, wait_until
 from tests.support.gateway import Lab, free_socket, run_gateway
-from tidemill.models import EpochRecord
+from tidemill.models import EpochRecord, JobError
 
 SPEC: dict[str, object] = {"name": "echo", "handler": "work:run"}
 
@@ -106,3 +106,62 @@ def test_two_functions_may_not_share_a_trigger_though_redis_has_lost_the_first(l
     answer = lab.deploy({"name": "second", "handler": "work:run", "trigger": trigger})
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_spec")
     assert "first" in answer.json()["detail"]
+
+
+@pytest.fixture
+def restore(lab: Lab, redis_url: str):
+    """Redis comes back as it was when `copy` was called; a new epoch begins."""
+    with redis.Redis.from_url(redis_url) as client:
+
+        class Copy:
+            def take(self) -> None:
+                self.keys = {key: client.dump(key) for key in client.keys("*")}
+
+            def put_back(self) -> None:
+                client.flushdb()
+                for key, dumped in self.keys.items():
+                    client.restore(key, 0, dumped)
+                assert lab.ledger.begin_epoch(2, 0)
+
+        yield Copy()
+
+
+def test_after_an_older_copy_came_back_the_newest_finished_generation_is_shown(lab: Lab, restore) -> None:
+    job_id = submit(lab).json()["id"]
+    lab.end(job_id, error=JobError(code="function_failed", message="the first"))
+    restore.take()
+    assert lab.http.post(f"/api/v1/jobs/{job_id}/retry").status_code == 202
+    lab.end(job_id, result=b"2")
+    restore.put_back()
+    old = lab.ledger.job(job_id)
+    assert old is not None and (old.generation, old.state) == (1, "failed")
+
+    def shown() -> tuple[int, str]:
+        job = lab.http.get(f"/api/v1/jobs/{job_id}").json()
+        return job["generation"], job["state"]
+
+    wait_until(lambda: shown() == (2, "succeeded"), 5)
+    assert lab.http.get(f"/api/v1/jobs/{job_id}/outputs", params={"name": "result.json"}).content == b"2"
+    again = lab.http.post(f"/api/v1/jobs/{job_id}/retry")
+    assert (again.status_code, again.json()["generation"]) == (202, 3)
+    assert shown() == (3, "queued")
+
+
+def test_after_an_older_copy_came_back_an_accepted_retry_is_shown_as_waiting(lab: Lab, restore) -> None:
+    job_id = submit(lab).json()["id"]
+    lab.end(job_id, error=JobError(code="function_failed", message="the first"))
+    restore.take()
+    lab.http.post(f"/api/v1/jobs/{job_id}/retry").raise_for_status()
+    restore.put_back()
+    wait_until(lambda: lab.http.get(f"/api/v1/jobs/{job_id}").json()["generation"] == 2, 5)
+    assert lab.http.get(f"/api/v1/jobs/{job_id}").json()["state"] == "queued"
+
+
+def test_in_the_first_epoch_the_bucket_is_not_asked_for_other_generations(lab: Lab) -> None:
+    job_id = submit(lab).json()["id"]
+    lab.end(job_id)
+    manifest = lab.services.record.get_manifest("echo", job_id, 1)
+    assert manifest is not None
+    body = manifest.model_copy(update={"generation": 2}).model_dump_json().encode()
+    lab.store.put(lab.services.record.bucket, f"manifests/echo/{job_id}.2.json", body)
+    assert lab.http.get(f"/api/v1/jobs/{job_id}").json()["generation"] == 1

@@ -57,7 +57,9 @@ def routes(services: Services) -> APIRouter:
         """With `wait`, the answer comes as soon as the job is over, or after that many seconds."""
         job = await run_in_threadpool(services.calls.job, wire.owner_of(request), job_id)
         if wait > 0 and not job.state.terminal:
-            job = await services.feed.wait(job_id, wait) or job
+            found = await services.feed.wait(job_id, wait)
+            if found is not None and found.generation >= job.generation:
+                job = found
         return wire.of_model(job)
 
     @router.get("/jobs/{job_id}/outputs", summary="Results: a list with links, or the content of one by name")
