@@ -253,20 +253,20 @@ class Calls:
         log.info("job.cancel", job_id=job_id, owner=owner.name, waited=claim is not None)
         return self.job(owner, job_id)
 
-    def retry(self, owner: Owner, job_id: str) -> Job:
-        """Start the next generation of a job that is over.
+    def retry(self, owner: Owner, job_id: str, key: str | None = None) -> Job:
+        """Start the next generation of a job that is over. The same `key` (idempotency key) starts one only; it belongs
+        to this job, and is kept as long as the request is.
 
         Raises:
-            Conflict: it is not over, or its input is another one now.
+            Conflict: it is not over (also: another retry of it came first), or its input is another one now.
             NotFound: there is no such job, its function was deleted, or its input is gone.
         """
         self._pressure.check()
         job = self.job(owner, job_id)
+        if key is not None and self._retried(job, key):
+            return job
         if not job.state.terminal or self._record.get_manifest(job.function, job_id, job.generation) is None:
-            raise Conflict(
-                f"job {job_id} is {job.state}: only a job that is over can be retried",
-                hint=f"Wait for it (tidemill job wait {job_id}), or cancel it first.",
-            )
+            raise _not_over(job_id, job.state)
         function = self.function(job.function)
         self._check_input(job)
         request = RequestRecord(
@@ -277,9 +277,23 @@ class Calls:
             input=job.input,
             params=job.params,
             fingerprint=_sha256(f"retry {job_id} {job.generation + 1}".encode()),
+            key=key,
             created_at=self._clock(),
         )
-        return self._submit(function, self._record.put_request(request), look_first=True, via="retry")
+        stored = self._record.put_request(request)
+        if key is not None and stored.key != key:
+            raise _not_over(job_id, "being retried")
+        return self._submit(function, stored, look_first=True, via="retry")
+
+    def _retried(self, job: Job, key: str) -> bool:
+        """Whether a retry with this key has begun this generation of the job, or one before."""
+        for generation in range(job.generation, 1, -1):
+            request = self._record.get_request(job.function, job.id, generation)
+            if request is None:
+                break  # it had its time, and so had those before
+            if request.key == key:
+                return True
+        return False
 
     def _check_input(self, job: Job) -> None:
         found = self._store.head(job.input.bucket, job.input.key)
@@ -295,6 +309,13 @@ class Calls:
                 hint="The changed object is a job of its own; `tidemill job list` shows it.",
                 code="input_changed",
             )
+
+
+def _not_over(job_id: str, state: str) -> Conflict:
+    return Conflict(
+        f"job {job_id} is {state}: only a job that is over can be retried",
+        hint=f"Wait for it (tidemill job wait {job_id}), or cancel it first.",
+    )
 
 
 def _cancel_of(job: Job, owner: Owner, now: float) -> CancelRecord:

@@ -174,6 +174,43 @@ def test_retry_starts_the_next_generation_of_a_job_that_is_over(lab: Lab) -> Non
     assert lab.http.get(f"/api/v1/jobs/{job_id}").json()["state"] == "succeeded"
 
 
+def _retry(lab: Lab, job_id: str, key: str | None = None) -> tuple[int, int | None]:
+    headers = {"Idempotency-Key": key} if key is not None else {}
+    answer = lab.http.post(f"/api/v1/jobs/{job_id}/retry", headers=headers)
+    return answer.status_code, answer.json().get("generation")
+
+
+def test_a_retry_that_is_sent_again_with_its_key_starts_one_generation(lab: Lab) -> None:
+    job_id = _submit(lab).json()["id"]
+    fault = JobError(code="function_failed", message="no")
+    lab.end(job_id, error=fault)
+    assert [_retry(lab, job_id, "k1"), _retry(lab, job_id, "k1")] == [(202, 2), (202, 2)]
+    assert _retry(lab, job_id, "k2")[0] == 409, "another one, while it is not over"
+    lab.end(job_id, error=fault)
+    assert _retry(lab, job_id, "k1") == (202, 2), "its answer was lost for long"
+    assert lab.http.get(f"/api/v1/jobs/{job_id}").json()["state"] == "failed"
+    assert _retry(lab, job_id, "k2") == (202, 3)
+    lab.end(job_id, error=fault)
+    assert [_retry(lab, job_id, "k1"), _retry(lab, job_id, "k2")] == [(202, 3), (202, 3)]
+    assert _retry(lab, job_id) == (202, 4)
+    assert _retry(lab, job_id, "") == (422, None)
+    other = _submit(lab, b"y").json()["id"]
+    lab.end(other, error=fault)
+    assert _retry(lab, other, "k1") == (202, 2), "a key belongs to its job"
+
+
+def test_of_two_retries_at_once_with_different_keys_one_is_refused(lab: Lab) -> None:
+    job_id = _submit(lab).json()["id"]
+    lab.end(job_id, error=JobError(code="function_failed", message="no"))
+    answers: list[tuple[int, int | None]] = []
+    threads = [threading.Thread(target=lambda key=key: answers.append(_retry(lab, job_id, key))) for key in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(status for status, _ in answers) == [202, 409]
+
+
 def test_a_job_that_the_ledger_forgot_is_found_by_its_manifest(lab: Lab, redis_url: str) -> None:
     job_id = _submit(lab).json()["id"]
     lab.end(job_id)

@@ -230,7 +230,9 @@ def _cancel(handler: Handler, job_id: str) -> None:
 
 def _retry(handler: Handler, job_id: str) -> None:
     if (job := handler.found(job_id)) is not None:
-        job.update(state="queued", generation=job["generation"] + 1, error=None)
+        key = handler.request_seen.headers["idempotency-key"]
+        if job.get("retried_by") != key:
+            job.update(state="queued", generation=job["generation"] + 1, error=None, retried_by=key)
         handler.json(job, 202)
 
 

@@ -124,10 +124,13 @@ def test_a_retry_after_beyond_the_bound_is_an_error_at_once(played: Played) -> N
     assert played.pauses == []
 
 
-def test_a_retry_of_a_job_is_not_sent_twice_when_it_may_have_arrived(played: Played) -> None:
-    with pytest.raises(NoAnswer):
-        played.play(played.calls.retry("j1"), CUT)
-    played.play(played.calls.retry("j1"), REFUSED, said(ended("queued", generation=2), 202))
+def test_a_retry_of_a_job_is_sent_again_under_the_same_key(played: Played) -> None:
+    played.play(played.calls.retry("j1"), CUT, REFUSED, said(ended("queued", generation=2), 202))
+    played.play(played.calls.retry("j1", "mine"), said(ended("queued", generation=3), 202))
+    first, second, third, mine = [request.headers["Idempotency-Key"] for request in played.requests]
+    assert first == second == third and mine == "mine"
+    with pytest.raises(InvalidSpec):
+        played.play(played.calls.retry("j1", ""))
 
 
 def test_a_refusal_is_not_asked_again_and_keeps_its_hint_as_a_note(played: Played) -> None:

@@ -155,8 +155,10 @@ def test_cancel_and_retry(gateway: FakeGateway, client: Client) -> None:
     job = client.submit("echo", b"x")
     assert job.cancel().state == "cancelled"
     assert job.error is not None
-    assert job.retry().data["generation"] == 2
+    assert job.retry(key="once").data["generation"] == 2
+    assert job.retry(key="once").data["generation"] == 2
     assert not job.done()
+    assert job.retry().data["generation"] == 3
 
 
 def test_live_facts_are_asked_for_until_the_end(gateway: FakeGateway, client: Client) -> None:

@@ -1,7 +1,7 @@
 """Asking once more: which failures are worth another try, when, and until when.
 
-A request is repeated when it cannot have arrived, when the service says that it takes nothing now (503), or when the
-connection broke and sending it twice does no harm. Submits carry an idempotency key, so they are of that kind. The
+A request is repeated when the service does not answer, or says that it takes nothing now (503), or that what is behind
+it does not (502). Sending it twice does no harm: submits and retries carry an idempotency key. The
 pauses grow and are jittered, so that clients of a restarted service do not come back all at once.
 """
 
@@ -18,6 +18,7 @@ from tidemill.errors import TidemillError
 
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
+_WORTH_IT = frozenset({502, 503})
 _ELSEWHERE = frozenset({302, 303, 307, 308})
 
 
@@ -43,8 +44,6 @@ class Asker:
             try:
                 response: Response = yield request
             except NoAnswer as error:
-                if error.sent and not request.repeatable:
-                    raise
                 failure = error
             else:
                 if response.ok:
@@ -59,17 +58,13 @@ class Asker:
                     request, hops = replace(request, path=response.headers["location"], query={}), hops - 1
                     continue
                 failure = problem(response)
-                if not _worth_it(response, request):
+                if response.status not in _WORTH_IT:
                     raise failure
                 wanted_s = max(wanted_s, _retry_after(response))
             if self.clock() + wanted_s > give_up:
                 raise failure
             yield Pause(wanted_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
-
-
-def _worth_it(response: Response, request: Request) -> bool:
-    return response.status == 503 or (response.status == 502 and request.repeatable)
 
 
 def _retry_after(response: Response) -> float:

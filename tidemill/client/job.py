@@ -134,9 +134,9 @@ class Job(JobFields):
         self._snapshot = self._client._run(self._client._jobs.cancel(self.id))
         return self
 
-    def retry(self) -> Job:
-        """Run it again, as its next generation."""
-        self._snapshot = self._client._run(self._client._jobs.retry(self.id))
+    def retry(self, *, key: str | None = None) -> Job:
+        """Run it again, as its next generation. The same `key` (idempotency key) does it once only."""
+        self._snapshot = self._client._run(self._client._jobs.retry(self.id, key))
         self._finished = None
         return self
 
@@ -211,8 +211,8 @@ class AsyncJob(JobFields):
         self._snapshot = await self._client._run(self._client._jobs.cancel(self.id))
         return self
 
-    async def retry(self) -> AsyncJob:
-        """Run it again, as its next generation."""
-        self._snapshot = await self._client._run(self._client._jobs.retry(self.id))
+    async def retry(self, *, key: str | None = None) -> AsyncJob:
+        """Run it again, as its next generation; see `Job.retry`."""
+        self._snapshot = await self._client._run(self._client._jobs.retry(self.id, key))
         self._finished = None
         return self

@@ -179,9 +179,9 @@ class JobCalls:
         """Ask for the end of a job; give it as it is then. A job that is over stays as it is."""
         return Snapshot((yield from self.asker.ask(Request("POST", f"{job_path(job_id)}/cancel"))).json())
 
-    def retry(self, job_id: str) -> Call[Snapshot]:
-        """Start the next generation of a job that is over."""
-        request = Request("POST", f"{job_path(job_id)}/retry", repeatable=False)
+    def retry(self, job_id: str, key: str | None = None) -> Call[Snapshot]:
+        """Start the next generation of a job that is over, one only for each `key` (idempotency key)."""
+        request = Request("POST", f"{job_path(job_id)}/retry", headers=_key_header(key))
         return Snapshot((yield from self.asker.ask(request)).json())
 
     def list(self, filters: Mapping[str, str | None], limit: int | None = None) -> Call[None]:
@@ -220,9 +220,7 @@ def _submission(
     key: str | None,
     wait_s: float = 0.0,
 ) -> Request:
-    if key is not None and not (key and key.isprintable()):
-        raise InvalidSpec(f"{key!r} is no idempotency key.", hint="Give printable text of at most 256 bytes.")
-    headers = {"Idempotency-Key": key or secrets.token_hex(16)}
+    headers = _key_header(key)
     path = f"/api/v1/functions/{quote(function, safe='')}/{verb}"
     query = {"timeout": f"{wait_s:.3f}"} if verb == "run" else {}
     described = _described(params)
@@ -233,6 +231,13 @@ def _submission(
     texts = {"params": described, "name": name}
     parts: tuple[tuple[str, str | Body], ...] = (*texts.items(), ("file", prepared))
     return Request("POST", path, query=query, headers=headers, parts=parts, wait_s=wait_s)
+
+
+def _key_header(key: str | None) -> dict[str, str]:
+    """The header of an idempotency key: the caller's, or one of our own, so that the call may be sent again."""
+    if key is not None and not (key and key.isprintable()):
+        raise InvalidSpec(f"{key!r} is no idempotency key.", hint="Give printable text of at most 256 bytes.")
+    return {"Idempotency-Key": key or secrets.token_hex(16)}
 
 
 def _described(params: Mapping[str, Any] | None) -> str:

@@ -39,7 +39,7 @@ class Request:
 
     At most one of `json`, `parts` (multipart form: field name -> text or file) and `body` is given. The body of a
     good answer goes to `sink` when there is one. `wait_s` is how long the service itself may take before it answers.
-    `repeatable` says that sending it twice does no harm.
+    Sending it twice does no harm: what begins something carries an idempotency key.
     """
 
     method: str
@@ -52,7 +52,6 @@ class Request:
     sink: Callable[[], IO[bytes]] | None = None
     on_sent: Callable[[int], None] | None = None
     wait_s: float = 0.0
-    repeatable: bool = True
 
 
 @dataclass(frozen=True, slots=True)

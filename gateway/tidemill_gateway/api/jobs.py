@@ -79,9 +79,15 @@ def routes(services: Services) -> APIRouter:
     def cancel(job_id: str, request: Request) -> Response:
         return wire.of_model(services.calls.cancel(wire.owner_of(request), job_id))
 
-    @router.post("/jobs/{job_id}/retry", status_code=202, summary="Start the next generation of a job that is over")
+    @router.post(
+        "/jobs/{job_id}/retry",
+        status_code=202,
+        summary="Start the next generation of a job that is over",
+        openapi_extra={"parameters": [wire.IDEMPOTENCY_KEY]},
+    )
     def retry(job_id: str, request: Request) -> Response:
-        return wire.of_model(services.calls.retry(wire.owner_of(request), job_id), 202)
+        key = wire.idempotency_key(request)
+        return wire.of_model(services.calls.retry(wire.owner_of(request), job_id, key), 202)
 
     @router.get("/ignored", summary="Objects under a trigger that are no job, and why; newest first")
     def ignored(limit: Annotated[int, Query(ge=1, le=10_000)] = 1000) -> Response:

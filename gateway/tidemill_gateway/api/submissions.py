@@ -23,7 +23,6 @@ from tidemill_gateway.calls import Call, Named, Payload
 from tidemill_gateway.services import Services
 
 _MAX_FILES = 1000
-_KEY_BYTES = 256
 _INLINE_BYTES = 256 * 1024
 _RESULT = "result.json"
 _UPLOAD_S = 3600
@@ -58,9 +57,7 @@ _CALL_BODY = {
             },
         },
     },
-    "parameters": [
-        {"name": "Idempotency-Key", "in": "header", "required": False, "schema": {"type": "string", "maxLength": 256}}
-    ],
+    "parameters": [wire.IDEMPOTENCY_KEY],
 }
 _UPLOAD_BODY = {
     "requestBody": {
@@ -154,9 +151,7 @@ def routes(services: Services) -> APIRouter:
 @asynccontextmanager
 async def _calls(request: Request, function: str) -> AsyncIterator[list[Call]]:
     """The calls that a request makes; its files live until the block ends."""
-    key = request.headers.get("idempotency-key")
-    if key is not None and not 0 < len(key.encode("utf-8", "replace")) <= _KEY_BYTES:
-        raise InvalidSpec(f"an Idempotency-Key has 1 to {_KEY_BYTES} bytes")
+    key = wire.idempotency_key(request)
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         yield [_named(await wire.body_object(request), function, key)]
         return

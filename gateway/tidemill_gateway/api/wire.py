@@ -18,6 +18,24 @@ from tidemill_gateway.auth import Owner
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 
+_KEY_BYTES = 256
+# The parameter as OpenAPI has it.
+IDEMPOTENCY_KEY: dict[str, Any] = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string", "maxLength": _KEY_BYTES},
+}
+
+
+def idempotency_key(request: Request) -> str | None:
+    """Give the caller's idempotency key, if there is one. Raises `InvalidSpec` when it is empty or too long."""
+    key = request.headers.get("idempotency-key")
+    if key is not None and not 0 < len(key.encode("utf-8", "replace")) <= _KEY_BYTES:
+        raise InvalidSpec(f"an Idempotency-Key has 1 to {_KEY_BYTES} bytes")
+    return key
+
+
 def owner_of(request: Request) -> Owner:
     """Give the owner whose token the request carried."""
     owner = request.state.owner
