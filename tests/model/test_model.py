@@ -6,62 +6,18 @@ model, and the search then has to find out what the protection is for.
 """
 
 import os
-import re
-import shutil
-import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-MODEL = Path(__file__).with_name("delivery.pml")
-MEMORY_MIB = 2000
-DEPTH = 10_000
-
-OVER = "(manifest!=0)"  # in the end there is a manifest, or the input went before any commit
-COMPLETE = "((out[0]==commit)&&(out[1]==commit))"
-KEPT = "(out[0]==10)"  # the user's own object stays
-ATTEMPTS = "(attempt<=2)"
-NOT_AGAIN = "!(known)"  # what was known to have ended never runs again
-OF_THIS_LIFE = "(epoch==led.live)"  # only tokens of this epoch move the ledger
+from tests.model.searching import KEPT, MODEL, MUTATIONS, Mutation, Search, missing_tools, search
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _tools() -> None:
-    for tool in ("spin", "gcc"):
-        if shutil.which(tool) is None:
-            say = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
-            say(f"{tool} is not installed (Debian: apt-get install {tool})")
-
-
-@dataclass(frozen=True)
-class Search:
-    """What `pan`, the searcher that spin writes, said."""
-
-    errors: int
-    violated: str
-    complete: bool
-    states: int
-    text: str
-
-
-def search(folder: Path, *defines: str, cycles: bool = False) -> Search:
-    flags = [f"-D{name}" for name in defines]
-    _run(folder, "spin", *flags, "-a", str(MODEL))
-    kind = "-DNP" if cycles else "-DSAFETY"
-    _run(folder, "gcc", "-O2", "-w", kind, f"-DMEMLIM={MEMORY_MIB}", "-o", "pan", "pan.c")
-    text = _run(folder, "./pan", f"-m{DEPTH}", *(["-l"] if cycles else []))
-    errors, states = re.search(r"errors: (\d+)", text), re.search(r"(\d+) states, stored", text)
-    assert errors is not None and states is not None, text
-    violated = re.search(r"^pan:\d+: (.*) \(at depth", text, re.MULTILINE)
-    broke_off = "Search not completed" in text or "max search depth too small" in text or "out of memory" in text
-    return Search(int(errors[1]), violated[1] if violated else "", not broke_off, int(states[1]), text)
-
-
-def _run(folder: Path, *command: str) -> str:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=170)
-    assert done.returncode == 0, f"{command}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
-    return done.stdout + done.stderr
+    if missing := missing_tools():
+        say = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+        say(f"not installed: {', '.join(missing)} (Debian: apt-get install {' '.join(missing)})")
 
 
 def holds(found: Search) -> bool:
@@ -105,29 +61,10 @@ def test_the_search_reaches_states_in_which_all_agents_and_finishers_work_at_onc
     assert "busy" in found.violated
 
 
-@pytest.mark.parametrize(
-    ("mutation", "setting", "violated"),
-    [
-        ("CONDITIONAL_COMMIT", ("LOSSES=0", "FAULTS=1"), COMPLETE),
-        ("CONDITIONAL_OUTPUT", ("LOSSES=0", "FAULTS=0", "FOREIGNERS=1"), KEPT),
-        ("MANIFEST_LAST", ("LOSSES=0", "FAULTS=0"), COMPLETE),
-        ("MANIFEST_BEFORE_SETTLED", ("LOSSES=0", "FAULTS=1"), OVER),
-        ("TOKEN_CHECK", ("LOSSES=0", "FAULTS=3"), ATTEMPTS),
-        ("EPOCH_IN_TOKEN", ("RESTORE", "FAULTS=1"), OF_THIS_LIFE),
-        ("REFUSAL", ("FAULTS=0",), NOT_AGAIN),
-        ("LOOK_FIRST", ("LOSSES=0", "FAULTS=1"), NOT_AGAIN),
-        ("LOOK_IN_REBUILD", ("FAULTS=0",), NOT_AGAIN),
-        ("WAITING_FOR_SETTLED", ("FAULTS=0",), NOT_AGAIN),
-        ("LOOKING_FOR_FORGOTTEN", ("INPUT_GONE", "FAULTS=1"), OVER),
-    ],
-)
-def test_without_this_protection_the_search_finds_what_breaks(
-    mutation: str, setting: tuple[str, ...], violated: str, tmp_path: Path
-) -> None:
-    assert f"WITHOUT_{mutation}" in MODEL.read_text()
-    found = search(tmp_path, f"WITHOUT_{mutation}", *setting)
-    assert found.errors == 1
-    assert violated in found.violated
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_without_this_protection_the_search_finds_what_breaks(mutation: Mutation, tmp_path: Path) -> None:
+    assert f"WITHOUT_{mutation.name}" in MODEL.read_text()
+    assert mutation.noticed(tmp_path)
 
 
 def test_a_copy_by_the_store_leaves_the_stated_window(tmp_path: Path) -> None:

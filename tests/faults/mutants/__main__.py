@@ -1,31 +1,37 @@
-"""`python -m tests.faults.mutants [NAME...]` (`make mutants`): run the lab without each protection.
+"""`python -m tests.faults.mutants [NAME...]` (`make mutants`): look without each protection, and be told.
 
-A mutant that the lab does not notice means that the lab proves nothing there: exit status 1.
+Three kinds, as `mutants.txt` and `tests/model/searching.py` list them: runs of the fault lab, single tests, and
+searches of the formal model. A mutant that nothing notices means that nothing is proved there: exit status 1.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.faults.lab import run
 from tests.faults.options import choices
+from tests.model.searching import MUTATIONS, Mutation, missing_tools
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+_FAILED = 1  # pytest's status when tests ran, and one failed
+_TEST_S = 600.0
 
 
 def main(names: list[str]) -> int:
+    mutants = dict(_mutants())
+    if unknown := set(names) - set(mutants):
+        print(f"unknown: {', '.join(sorted(unknown))}; there are: {', '.join(mutants)}", file=sys.stderr)
+        return 2
     survived = []
-    for name, expected, arguments in _entries():
-        if names and name not in names:
-            continue
-        [choice] = choices([*arguments, "--settle", "25", "--without", str(HERE / name)])
-        result = run(choice, lambda sentence: None)
-        found = {kind: len(said) for kind, said in result.verdict.found.items() if said}
-        noticed = expected in found
-        print(
-            f"{name:<20} {'noticed' if noticed else 'SURVIVED':<9} {found or ''}  {result.choice.command()}", flush=True
-        )
+    for name in names or mutants:
+        noticed, said = mutants[name]()
+        print(f"{name:<30} {'noticed' if noticed else 'SURVIVED':<9} {said}", flush=True)
         if not noticed:
             survived.append(name)
     if survived:
@@ -33,13 +39,43 @@ def main(names: list[str]) -> int:
     return 1 if survived else 0
 
 
-def _entries() -> list[tuple[str, str, list[str]]]:
-    found = []
+Trial = Callable[[], tuple[bool, str]]
+
+
+def _mutants() -> Iterator[tuple[str, Trial]]:
     for line in (HERE / "mutants.txt").read_text().splitlines():
         name, *rest = line.split("#")[0].split() or [""]
-        if name:
-            found.append((name, rest[0], rest[1:]))
-    return found
+        if name and rest[0] == "test":
+            yield name, lambda name=name, test=rest[1]: _test(name, test)
+        elif name:
+            yield name, lambda name=name, rest=rest: _lab(name, rest[0], rest[1:])
+    for mutation in MUTATIONS:
+        yield f"model:{mutation.name}", lambda mutation=mutation: _model(mutation)
+
+
+def _lab(name: str, expected: str, arguments: list[str]) -> tuple[bool, str]:
+    [choice] = choices([*arguments, "--settle", "25", "--without", str(HERE / name)])
+    result = run(choice, lambda sentence: None)
+    found = {kind: len(said) for kind, said in result.verdict.found.items() if said}
+    return expected in found, f"{found or 'nothing'}  {choice.command()}"
+
+
+def _test(name: str, test: str) -> tuple[bool, str]:
+    env = {**os.environ, "PYTHONPATH": f"{HERE / name}:{HERE}"}
+    argv = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test]
+    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=_TEST_S)
+    noticed = done.returncode == _FAILED
+    said = [line[1:].strip() for line in done.stdout.splitlines() if line.startswith("E ")] or done.stdout.splitlines()[
+        -1:
+    ]
+    return noticed, f"{test.rpartition('::')[2]}: {' '.join(said[:1])[:160]}"
+
+
+def _model(mutation: Mutation) -> tuple[bool, str]:
+    if missing := missing_tools():
+        return False, f"not installed: {', '.join(missing)}"
+    with tempfile.TemporaryDirectory(prefix="tidemill-model-") as folder:
+        return mutation.noticed(Path(folder)), f"{' '.join(mutation.setting)}: {mutation.violated}"
 
 
 if __name__ == "__main__":

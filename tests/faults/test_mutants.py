@@ -1,0 +1,44 @@
+"""Every mutant has its folder, its run, its line in the README; every test that one needs exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.faults.checker import COUNTS
+from tests.faults.mutants import __main__ as mutants
+from tests.faults.options import choices
+from tests.model.searching import MUTATIONS
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+LINES = [line.split("#")[0].split() for line in (HERE / "mutants/mutants.txt").read_text().splitlines()]
+ENTRIES = {line[0]: line[1:] for line in LINES if line}
+
+
+def test_each_folder_is_run() -> None:
+    folders = {path.parent.name for path in (HERE / "mutants").glob("*/sitecustomize.py")}
+    assert folders == set(ENTRIES)
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_each_one_names_a_test_that_exists_or_a_run_and_a_count(name: str) -> None:
+    how, *rest = ENTRIES[name]
+    if how == "test":
+        file, _, function = rest[0].partition("::")
+        assert f"def {function}(" in (ROOT / file).read_text()
+    else:
+        assert how in COUNTS
+        assert len(choices(rest)) == 1
+
+
+def test_the_readme_tells_of_all() -> None:
+    told = set(re.findall(r"^\| `([\w:-]+)` \|", (HERE / "README.md").read_text(), re.MULTILINE))
+    assert told >= set(ENTRIES) | {f"model:{mutation.name}" for mutation in MUTATIONS}
+
+
+def test_an_unknown_one_is_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
+    assert mutants.main(["no-such-thing"]) == 2
+    assert "no-such-thing" in capsys.readouterr().err
