@@ -17,6 +17,7 @@ from tests.faults.injector import Injector, Strike
 from tests.faults.load import Load
 from tests.faults.system import LEASE_S, System
 from tidemill.errors import ServiceUnavailable
+from tidemill.local.ready import NotReady
 
 ALL = ("kill", "pause", "connection", "redis", "store", "events", "failpoints", "outage", "clock", "disk")
 FLOWER_S = 20.0  # it is told again of everything after each of its starts
@@ -123,7 +124,7 @@ def _run(choice: Choice, folder: Path, tell: Callable[[str], None]) -> Result:
             watch.start()
             injector.run(choice.window_s)
             tell("the faults are over; mending")
-            injector.mend()
+            unready = _mend(injector)
             mended = time.monotonic()
             load.finish(min(60.0, choice.settle_s / 2))
             checker = Checker(system.record, system.ledger, system.redis.url, load.journal)
@@ -132,6 +133,8 @@ def _run(choice: Choice, folder: Path, tell: Callable[[str], None]) -> Result:
             time.sleep(CALM_S)
             watch.stop()
             verdict = checker.judge(system.events.writes)
+            if unready:
+                verdict.say("stuck", unready)
             _rows(system, checker, verdict)
         finally:
             injector_undo(injector)
@@ -155,6 +158,15 @@ def _run(choice: Choice, folder: Path, tell: Callable[[str], None]) -> Result:
         None,
         sum(map(len, system.events.writes.values())),
     )
+
+
+def _mend(injector: Injector) -> str:
+    """End all faults. Gives what is not as it was: a system that does not come back is a finding like others."""
+    try:
+        injector.mend()
+    except NotReady as error:
+        return str(error)
+    return ""
 
 
 def _rows(system: System, checker: Checker, verdict: Verdict) -> None:

@@ -27,6 +27,7 @@ from tidemill.local.commands import status
 from tidemill.local.control import Control
 from tidemill.local.errors import LocalError
 from tidemill.local.ports import LOOPBACK, Reservation
+from tidemill.local.ready import NotReady
 from tidemill.local.seaweed import Webhook
 from tidemill.local.spawn import spawn
 from tidemill.local.state import StateDir
@@ -134,11 +135,11 @@ class System:
                 twin.kill()
 
     def wait_ready(self) -> None:
-        """Wait until everything of `up` runs. Raises `RuntimeError`."""
+        """Wait until everything of `up` runs, and knows the functions and pools. Raises `NotReady`."""
         give_up = time.monotonic() + _START_S
         while not self._ready():
             if time.monotonic() > give_up:
-                raise RuntimeError(f"the system did not start; see {self.folder}/up.log and state/logs")
+                raise NotReady(f"the system is not ready; see {self.folder}/up.log and state/logs")
             self.go_up()  # it gives up when a server is away at its start, as it should
             time.sleep(0.1)
 
