@@ -309,6 +309,23 @@ def test_an_agent_whose_disk_is_full_gives_the_job_back_uncounted_and_works_when
     assert scene.work(scene.claim_again(job.id)).state is JobState.succeeded
 
 
+def test_a_store_that_takes_nothing_costs_no_attempt_and_the_reason_is_told(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise StoreUnavailable("the store did not do it: no space left on device")
+
+    monkeypatch.setattr(attempt_module, "COMMIT_PATIENCE_S", 0.0)
+    claim = scene.claim(max_attempts=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(scene.store, "put", full)
+        job = scene.work(claim)
+    assert (job.state, job.attempt, len(scene.runner.tasks)) == (JobState.queued, 0, 1)
+    assert "no space left on device" in job.history[-1].detail
+    scene.ledger.begin_epoch(1, 0)
+    assert scene.work(scene.claim_again(job.id)).state is JobState.succeeded
+
+
 def test_a_drained_agent_gives_back_what_it_has_not_started(scene: Scene) -> None:
     claim = scene.claim()
     scene.draining = True

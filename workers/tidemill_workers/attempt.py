@@ -309,6 +309,9 @@ class Attempt:
         self._why = " ".join(": ".join(filter(None, (why, fault))).split())[:_WHY_CHARS]
         try:
             self._store_log()
+        except ServiceUnavailable as fault:  # a store that is away or full must not cost the job an attempt as well
+            log.warning("attempt.log_not_stored", error=str(fault))
+        try:
             self._say_rest()
             failpoint("attempt.giving_back")
             self._shop.ledger.give_back(self._claim.token, delay_s=delay_s, count=count, why=why, error=error)
