@@ -104,13 +104,17 @@ class PlacementSettings(_Group):
 class RetentionSettings(_Group):
     manifests: float = Field(default=90 * 86400.0, gt=0)
     """Seconds after which the manifest and the commit record of a finished job are deleted, if its input is gone or is
-    another object now. While the input is listed they stay."""
+    another object now. While the input is listed they stay. Results in the platform bucket stay as long."""
     logs: float = Field(default=30 * 86400.0, gt=0)
     """Seconds that log files are kept."""
     payloads: float = Field(default=7 * 86400.0, gt=0)
     """Seconds that payloads of API calls are kept after their job has ended."""
     attempts: float = Field(default=86400.0, gt=0)
     """Seconds after which large outputs of attempts that did not win are deleted."""
+    code: float = Field(default=30 * 86400.0, gt=0)
+    """Seconds after which the code archive of an old revision is deleted, counted from the deploy that replaced it."""
+    uploads: float = Field(default=86400.0, gt=0)
+    """Seconds after which a multipart upload into the platform bucket counts as left behind, and is dropped."""
     jobs: float = Field(default=7 * 86400.0, gt=0)
     """Seconds that finished jobs stay in the ledger; their manifests stay in the store."""
 

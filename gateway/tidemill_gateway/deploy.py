@@ -75,6 +75,8 @@ class Deployer:
                 replayed=replayed,
             )
             self._record.put_function(record)
+            if code is not None:  # retention may have taken it for that of an old revision a moment ago
+                self._record.put_code(code, sha256)
             self._ledger.put_function(record)
         log.info("function.deployed", function=spec.name, revision=revision, owner=owner.name, code_bytes=size)
         return record
@@ -178,7 +180,7 @@ class Deployer:
     def _code(self, spec: FunctionSpec, code: Path | None, old: FunctionRecord | None) -> tuple[str | None, int]:
         if code is not None:
             _check_archive(code, spec)
-            return self._record.put_code(code)
+            return self._record.put_code(code, old.code_sha256 if old is not None and old.deleted_at is None else None)
         if old is not None and old.code_sha256 is not None:
             return old.code_sha256, old.code_size
         if spec.handler is not None:

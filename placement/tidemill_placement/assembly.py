@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import structlog
+import uvloop
 
 from tidemill.doorbell import Doorbell, FlowerEvents
 from tidemill.errors import ServiceUnavailable
@@ -43,7 +44,8 @@ log = structlog.get_logger(__name__)
 
 def serve(settings: Settings) -> None:
     """Run the service; SIGTERM and SIGINT end it."""
-    asyncio.run(_serve(settings))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings))
 
 
 async def _serve(settings: Settings) -> None:
@@ -109,7 +111,7 @@ def _rebuild(ledger: Ledger, record: Record, holder: str, ttl_s: float) -> Rebui
 
 
 def lifetimes(retention: RetentionSettings) -> Lifetimes:
-    """Give the lifetimes that the settings say; a request goes with its payload."""
+    """Give the lifetimes that the settings say; a request goes with its payload, results after their manifest."""
     return Lifetimes(
         requests=retention.payloads,
         payloads=retention.payloads,
@@ -117,6 +119,9 @@ def lifetimes(retention: RetentionSettings) -> Lifetimes:
         logs=retention.logs,
         manifests=retention.manifests,
         jobs=retention.jobs,
+        results=retention.manifests,
+        code=retention.code,
+        uploads=retention.uploads,
     )
 
 

@@ -14,11 +14,11 @@ the store shows, and the order makes each half-way state a harmless one:
     manifest   in this order, because a commit without a manifest would be published again
     identity   with its last manifest: then nothing says any more that it is settled
     log        older than `logs`
+    results, code, uploads: see `leftovers.py`
     leftovers  probes and canaries older than a day
 
-Where it is not sure (a bucket that is missing, a store that refuses, a damaged record), it keeps. `results/` and the
-objects of users are never touched. Multipart uploads that were broken off are not seen through this store interface;
-a lifecycle rule of the store ends them.
+Where it is not sure (a bucket that is missing, a store that refuses, a damaged record), it keeps. The objects of users
+are never touched.
 
 Finished jobs leave the ledger after `jobs`, and earlier, the oldest first, while its memory is above 60 %.
 """
@@ -40,6 +40,7 @@ from tidemill.ledger.api import Ledger
 from tidemill.record import Record, keys
 from tidemill.store import ObjectInfo
 from tidemill_placement.lead import Lead
+from tidemill_placement.leftovers import Leftovers, listed
 
 _SHARE = 0.01  # of one core
 _TURN_CPU_S = 0.02
@@ -67,6 +68,9 @@ class Lifetimes:
     logs: float
     manifests: float
     jobs: float
+    results: float
+    code: float
+    uploads: float
     leftovers: float = _LEFTOVER_S
 
 
@@ -152,12 +156,16 @@ class Retention:
 
     def _passes(self) -> dict[str, Callable[[float], Iterator[int]]]:
         """In the order of deletion; the names are those of the lifetimes."""
+        left = Leftovers(self.ledger, self.record, self._delete)
         return {
             "requests": self._requests,
             "payloads": self._payloads,
             "attempts": self._attempts,
             "manifests": self._manifests,
             "logs": lambda now: self._by_age((keys.LOGS,), now - self.lifetimes.logs),
+            "results": lambda now: left.results(now - self.lifetimes.results),
+            "code": lambda now: left.code(now - self.lifetimes.code),
+            "uploads": lambda now: left.uploads(now - self.lifetimes.uploads),
             "leftovers": lambda now: self._by_age(_LEFTOVERS, now - self.lifetimes.leftovers),
         }
 
@@ -190,12 +198,7 @@ class Retention:
 
     # -- the bucket ----------------------------------------------------------------------------------------------
     def _listed(self, prefix: str, before: float) -> Iterator[tuple[int, ObjectInfo | None]]:
-        """Give the objects written before a time, and (objects listed, None) for each page."""
-        for page in self.record.store.pages(self.record.bucket, prefix):
-            yield len(page), None
-            for info in page:
-                if info.last_modified < before:
-                    yield 0, info
+        return listed(self.record, prefix, before)
 
     def _head(self, key: str) -> ObjectInfo | None:
         return self.record.store.head(self.record.bucket, key)

@@ -10,6 +10,8 @@ import pytest
 
 from tidemill.errors import InvalidSpec, NotFound, PreconditionFailed
 from tidemill.store import Store, open_store
+from tidemill.store.multipart import Upload
+from tidemill.store.s3 import S3Store
 from tidemill.testing.memory_store import MemoryStore
 
 PART = 8 * 2**20
@@ -57,6 +59,28 @@ def test_a_listing_agrees_with_head(store: Store, bucket: str) -> None:
         head.etag,
         head.last_modified,
     )
+
+
+def test_an_upload_that_was_left_behind_is_found_and_dropped(store: Store, bucket: str) -> None:
+    assert store.unfinished(bucket) == []
+    wanted = ["payloads/a b+\u00fc&.bin", "payloads/b"]
+    for key in wanted:
+        if isinstance(store, MemoryStore):
+            store.begin_upload(bucket, key)
+        else:
+            assert isinstance(store, S3Store)
+            Upload(store._requests, bucket, key, {})._part(1, b"x")
+    found = store.unfinished(bucket)
+    assert sorted(upload.key for upload in found) == wanted
+    assert all(upload.begun_at > 1_700_000_000 for upload in found)
+    [first] = [upload for upload in found if upload.key == wanted[0]]
+    store.drop_upload(bucket, first)
+    store.drop_upload(bucket, first)
+    assert [upload.key for upload in store.unfinished(bucket)] == wanted[1:]
+    assert keys_of(store, bucket) == []
+    store.drop_upload(bucket, store.unfinished(bucket)[0])
+    with pytest.raises(NotFound):
+        store.unfinished("no-such-bucket")
 
 
 @pytest.mark.parametrize("key", ["plain", "folder/with\ttab"])

@@ -26,7 +26,17 @@ from tidemill_placement.rebuild import rebuild
 from tidemill_placement.retention import Lifetimes, Retention
 
 DAY = 86_400.0
-LIFE = Lifetimes(requests=7 * DAY, payloads=7 * DAY, attempts=DAY, logs=30 * DAY, manifests=90 * DAY, jobs=7 * DAY)
+LIFE = Lifetimes(
+    requests=7 * DAY,
+    payloads=7 * DAY,
+    attempts=DAY,
+    logs=30 * DAY,
+    manifests=90 * DAY,
+    jobs=7 * DAY,
+    results=90 * DAY,
+    code=30 * DAY,
+    uploads=DAY,
+)
 
 
 class Death(Exception):

@@ -24,11 +24,12 @@ _MAX_FILES = 100_000
 _NAMES_CLASH = frozenset({errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EILSEQ})
 
 
-def put_code(store: Store, bucket: str, archive: Path) -> tuple[str, int]:
-    """Store an archive once; give its SHA-256 and its size in bytes."""
+def put_code(store: Store, bucket: str, archive: Path, in_use: str | None = None) -> tuple[str, int]:
+    """Store an archive; give its SHA-256 and its size in bytes. One that is there and not `in_use` is written again:
+    retention may be about to take it for old."""
     with archive.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if store.head(bucket, keys.code(digest)) is None:
+    if digest != in_use or store.head(bucket, keys.code(digest)) is None:
         store.put(bucket, keys.code(digest), archive, content_type="application/gzip")
     return digest, archive.stat().st_size
 

@@ -29,7 +29,9 @@ ATTEMPTS = "attempts/"
 LOGS = "logs/"
 MANIFESTS = "manifests/"
 COMMITS = "commits/"
+RESULTS = "results/"
 FUNCTIONS = "functions/"
+CODE = "functions/code/"
 POOLS = "pools/"
 EPOCH = "epoch"
 CURRENT = "/current.json"
@@ -57,7 +59,7 @@ def log(function: str, job_id: str, generation: int) -> str:
 
 
 def results(function: str, job_id: str, generation: int) -> str:
-    return f"results/{function}/{job_id}.{generation}/"
+    return f"{RESULTS}{function}/{job_id}.{generation}/"
 
 
 def payload(job_id: str, number: int, name: str) -> str:
@@ -73,7 +75,7 @@ def function(name: str, revision: str | None = None) -> str:
 
 
 def code(sha256: str) -> str:
-    return f"{FUNCTIONS}code/{sha256}.tar.gz"
+    return f"{CODE}{sha256}.tar.gz"
 
 
 def pool(name: str) -> str:

@@ -149,9 +149,16 @@ class Record:
     def get_function(self, name: str, revision: str | None = None) -> FunctionRecord | None:
         return self._objects.read(keys.function(name, revision), FunctionRecord)
 
-    def put_code(self, archive: Path) -> tuple[str, int]:
-        """Store a code archive once; gives its SHA-256 in hex and its size in bytes."""
-        return code.put_code(self.store, self.bucket, archive)
+    def revisions(self, name: str) -> list[FunctionRecord] | None:
+        """All revisions of a function that are kept, in no order; None when one of them cannot be read."""
+        found = [key for key in self._keys(f"{keys.FUNCTIONS}{name}/") if not _is_current(key)]
+        records = list(self._readable(found, FunctionRecord))
+        return records if len(records) == len(found) else None
+
+    def put_code(self, archive: Path, in_use: str | None = None) -> tuple[str, int]:
+        """Store a code archive; gives its SHA-256 in hex and its size in bytes. `in_use` is the SHA-256 of the one that
+        its function has now, which need not be written again."""
+        return code.put_code(self.store, self.bucket, archive, in_use)
 
     def fetch_code(self, sha256: str, into: Path) -> None:
         """Unpack a code archive into a folder. Raises `NotFound`, and `InvalidSpec` for a bad archive."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidemill.store.api import Downloaded, ObjectInfo, Store
+from tidemill.store.api import Downloaded, ObjectInfo, Store, Unfinished
 
 if TYPE_CHECKING:
     from tidemill.settings import StoreSettings
     from tidemill.store.s3 import S3Store
 
-__all__ = ["Downloaded", "ObjectInfo", "Store", "open_store"]
+__all__ = ["Downloaded", "ObjectInfo", "Store", "Unfinished", "open_store"]
 
 
 def open_store(settings: StoreSettings) -> S3Store:

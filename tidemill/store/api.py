@@ -45,6 +45,15 @@ class Downloaded:
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A multipart upload that was neither completed nor aborted; `begun_at` in seconds since 1970 (UTC)."""
+
+    key: str
+    upload_id: str
+    begun_at: float
+
+
 class Store(Protocol):
     """An S3 store. Every method may be called from any thread."""
 
@@ -102,6 +111,12 @@ class Store(Protocol):
 
     def pages(self, bucket: str, prefix: str = "", start_after: str | None = None) -> Iterator[list[ObjectInfo]]:
         """The objects of a prefix, up to 1,000 each time, in the order of this store (not always that of bytes)."""
+
+    def unfinished(self, bucket: str) -> list[Unfinished]:
+        """Multipart uploads that are under way or were left behind: some of them, all when they are few."""
+
+    def drop_upload(self, bucket: str, upload: Unfinished) -> None:
+        """Drops the parts of an unfinished upload; one that is gone is fine."""
 
     def presign_get(self, bucket: str, key: str, expires_s: int = 3600) -> str:
         """An address that reads the object without credentials, for at most 7 days."""

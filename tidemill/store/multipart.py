@@ -1,8 +1,8 @@
 """Large objects in parts: uploads in constant memory, and copies that the store does piece by piece.
 
 Three parts of 8 MiB travel at a time, so an upload holds 24 MiB (plus one being read). The conditions of the whole put
-go with its last request. An upload that fails is aborted; what a killed process leaves is invisible, and the store's
-own lifecycle rule for unfinished uploads removes it.
+go with its last request. An upload that fails is aborted; what a killed process leaves is invisible. In the platform
+bucket retention drops it, in others the store's own lifecycle rule for unfinished uploads does.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Upload:
         return bare(html.unescape(_text(answer.data, "ETag")))
 
     def abort(self) -> None:
-        """Drops the parts. A store that is gone keeps them until its lifecycle rule comes by."""
+        """Drops the parts. A store that is gone keeps them until somebody drops what is left behind."""
         try:
             self._requests.send("DELETE", self._bucket, self._key, query={"uploadId": self._id})
         except TidemillError as error:

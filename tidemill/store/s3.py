@@ -20,8 +20,8 @@ from minio import Minio
 
 from tidemill.errors import InvalidSpec, NotAllowed, NotFound, PreconditionFailed, ServiceUnavailable
 from tidemill.settings import StoreSettings
-from tidemill.store import keys, listing, notifications
-from tidemill.store.api import Downloaded, ObjectInfo
+from tidemill.store import keys, listing, notifications, unfinished
+from tidemill.store.api import Downloaded, ObjectInfo, Unfinished
 from tidemill.store.download import CHUNK_BYTES, Opened, download
 from tidemill.store.multipart import COPY_BYTES, PART_BYTES, Upload, blocks, part_size
 from tidemill.store.probe import probe_conditional_put
@@ -140,6 +140,12 @@ class S3Store:
     def pages(self, bucket: str, prefix: str = "", start_after: str | None = None) -> Iterator[list[ObjectInfo]]:
         keys.check_bucket(bucket)
         return listing.pages(self._requests, bucket, prefix, start_after)
+
+    def unfinished(self, bucket: str) -> list[Unfinished]:
+        return unfinished.unfinished(self._requests, bucket)
+
+    def drop_upload(self, bucket: str, upload: Unfinished) -> None:
+        unfinished.drop(self._requests, bucket, upload)
 
     # -- buckets and addresses -----------------------------------------------------------------------------------
     def presign_get(self, bucket: str, key: str, expires_s: int = 3600) -> str:

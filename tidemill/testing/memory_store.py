@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tidemill.errors import NotFound, PreconditionFailed
-from tidemill.store.api import PAGE, Downloaded, ObjectInfo
+from tidemill.store.api import PAGE, Downloaded, ObjectInfo, Unfinished
 from tidemill.store.download import Opened, download
 from tidemill.store.keys import check, check_bucket
 from tidemill.store.probe import probe_conditional_put
@@ -36,6 +36,8 @@ class MemoryStore:
         self._lock = threading.RLock()
         self.watched: dict[tuple[str, str], tuple[str, ...]] = {}
         """The prefixes that `watch` was asked for, by bucket and ARN; no event is ever sent."""
+
+        self._uploads: dict[str, dict[str, Unfinished]] = {}
 
     @property
     def name(self) -> str:
@@ -111,6 +113,22 @@ class MemoryStore:
         check(key)
         with self._lock:
             self._buckets.get(check_bucket(bucket), {}).pop(key, None)
+
+    def begin_upload(self, bucket: str, key: str) -> None:
+        """Leave a multipart upload behind, as a process does that dies in the middle of a large put."""
+        with self._lock:
+            uploads = self._uploads.setdefault(bucket, {})
+            upload = Unfinished(check(key), f"upload-{len(uploads) + 1}", self._clock())
+            uploads[upload.upload_id] = upload
+
+    def unfinished(self, bucket: str) -> list[Unfinished]:
+        self._objects(bucket)
+        with self._lock:
+            return list(self._uploads.get(bucket, {}).values())
+
+    def drop_upload(self, bucket: str, upload: Unfinished) -> None:
+        with self._lock:
+            self._uploads.get(bucket, {}).pop(upload.upload_id, None)
 
     def pages(self, bucket: str, prefix: str = "", start_after: str | None = None) -> Iterator[list[ObjectInfo]]:
         with self._lock:
