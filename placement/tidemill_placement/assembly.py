@@ -91,7 +91,9 @@ def assemble(
         ledger=ledger,
         planner=Planner(ledger, record, bell, endings, crew, workers, rules, placement.tick_s, clock, lead),
         sweeper=Sweeper(ledger, endings, bell, holder, agent.lease_s, agent.lease_s, workers, lead=lead),
-        keeper=EpochKeeper(ledger, record, partial(_rebuild, ledger, record, holder, placement.leader_ttl_s)),
+        keeper=EpochKeeper(
+            ledger, record, partial(_rebuild, ledger, record, holder, placement.leader_ttl_s), lead=lead
+        ),
         feeder=Feeder(ledger, events) if events is not None else None,
         clock=clock,
         retention=Retention(ledger, record, lifetimes(settings.retention), lead=lead, ledger_clock=clock.now),

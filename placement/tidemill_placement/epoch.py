@@ -18,6 +18,7 @@ from tidemill.failpoints import failpoint
 from tidemill.ledger.api import Ledger
 from tidemill.models import EpochRecord
 from tidemill.record import Record
+from tidemill_placement.lead import Lead
 
 log = structlog.get_logger(__name__)
 
@@ -31,15 +32,22 @@ class EpochKeeper:
 
     Args:
         rebuild: restores the ledger from the bucket; may be called again after it failed.
+        lead: its fence keeps a leader that was replaced from writing the epoch, which would depose the new one.
     """
 
     def __init__(
-        self, ledger: Ledger, record: Record, rebuild: Callable[[], object], clock: Callable[[], float] = time.time
+        self,
+        ledger: Ledger,
+        record: Record,
+        rebuild: Callable[[], object],
+        clock: Callable[[], float] = time.time,
+        lead: Lead | None = None,
     ) -> None:
         self._ledger = ledger
         self._record = record
         self._rebuild = rebuild
         self._clock = clock
+        self._lead = lead or Lead()
         self._known: tuple[int, int] | None = None
 
     def keep(self) -> bool:
@@ -70,8 +78,9 @@ class EpochKeeper:
         if not complete:
             self._rebuild()
             failpoint("epoch.rebuilt")
-        if not self._ledger.advance(epoch, sequence + 1):
-            raise Deposed(f"Redis is not in epoch {epoch} any more")
+        # A rebuild has asked for the lease itself; a new Redis knows none of the fences before.
+        if not self._ledger.advance(epoch, sequence + 1, fence=self._lead.fence if complete else None):
+            raise Deposed(f"Redis is not in epoch {epoch} any more, or somebody else leads")
         failpoint("epoch.advanced")
         self._known = (epoch, sequence + 1)
         self._write(epoch, sequence + 1, tag)

@@ -11,6 +11,7 @@ from tidemill.record.ending import End, finish
 from tidemill.testing import MemoryLedger, MemoryStore
 from tidemill_placement.epoch import Deposed, EpochKeeper
 from tidemill_placement.feeder import Feeder
+from tidemill_placement.lead import Lead
 from tidemill_placement.rebuild import rebuild
 from tidemill_placement.servertime import ServerTime
 
@@ -233,3 +234,20 @@ def test_the_clock_follows_a_server_that_is_hours_off_and_ignores_milliseconds()
     clock.saw(8200.0)
     clock.saw(8199.0)
     assert clock.now() == 8200.0
+
+
+def test_a_leader_that_was_replaced_writes_no_epoch_and_deposes_nobody(record: Record) -> None:
+    now = [1_700_000_000.0]
+    ledger = MemoryLedger(lambda: now[0])
+    first, second = Lead(ledger.acquire("placement", "first", 6.0)), Lead()
+    old = EpochKeeper(ledger, record, lambda: rebuild(ledger, record), lead=first)
+    new = EpochKeeper(ledger, record, lambda: rebuild(ledger, record), lead=second)
+    assert old.keep()
+    now[0] += 6.5
+    second.fence = ledger.acquire("placement", "second", 6.0)
+    assert not new.keep()
+    before = record.read_epoch()
+    with pytest.raises(Deposed):
+        old.keep()
+    assert record.read_epoch() == before and ledger.epoch() == (1, 2)
+    assert not new.keep()

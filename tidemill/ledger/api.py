@@ -267,8 +267,8 @@ class Ledger(Protocol):
         """Set a new epoch if it is higher than the one here. Leases of older epochs are void: their running jobs are
         found by the sweep at once, and attempts count anew. Gives whether it was set."""
 
-    def advance(self, epoch: int, sequence: int) -> bool:
-        """Raise the sequence of this epoch; false when the epoch is another one."""
+    def advance(self, epoch: int, sequence: int, *, fence: int | None = None) -> bool:
+        """Raise the sequence of this epoch; false when the epoch is another one, and for an old fence."""
 
     def acquire(self, name: str, holder: str, ttl_s: float) -> int | None:
         """Take or renew the lease `name` for `holder`. Gives its fence (grows with each change of holder), or None."""

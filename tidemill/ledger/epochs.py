@@ -31,10 +31,10 @@ class EpochCalls:
         self._tune()
         return bool(self._connection.run("begin_epoch", epoch, sequence, repeat=False))
 
-    def advance(self, epoch: int, sequence: int) -> bool:
+    def advance(self, epoch: int, sequence: int, *, fence: int | None = None) -> bool:
         if not self._tuned:
             self._tune()  # a restarted server has forgotten it
-        return bool(self._connection.run("advance", epoch, sequence))
+        return bool(self._connection.run("advance", epoch, sequence, wire.fence_arg(fence)))
 
     def _tune(self) -> None:
         """Ask the server to keep integer sets as such. One that forbids CONFIG only needs more memory."""

@@ -67,9 +67,9 @@ class MemoryLedger(MemoryJobs):
                     held.lease = 0
             return True
 
-    def advance(self, epoch: int, sequence: int) -> bool:
+    def advance(self, epoch: int, sequence: int, *, fence: int | None = None) -> bool:
         with self._lock:
-            if self._epoch is None or self._epoch[0] != epoch:
+            if self._deposed(fence) or self._epoch is None or self._epoch[0] != epoch:
                 return False
             self._epoch = (epoch, max(sequence, self._epoch[1]))
             return True

@@ -24,6 +24,7 @@ CALLS: dict[str, Call] = {
     "put_function": lambda w, job, fence: w.ledger.put_function(FUNCTION, fence=fence),
     "put_pool": lambda w, job, fence: w.ledger.put_pool(PoolSpec(name="new"), draining=True, fence=fence),
     "remove_pool": lambda w, job, fence: w.ledger.remove_pool("old", fence=fence),
+    "advance": lambda w, job, fence: w.ledger.advance(w.epoch, 99, fence=fence),
     "sweep": lambda w, job, fence: w.ledger.sweep("placement", 60.0, 0.0, fence=fence) != Swept(),
 }
 
@@ -33,7 +34,7 @@ def snapshot(world: World, job_id: str) -> object:
     agents = [(agent.name, agent.released, agent.running) for agent in ledger.agents()]
     told = ledger.heartbeat(ledger.agents()[0]) if agents else None
     lines, known = len(ledger.transitions("0")), ledger.known(["f" * 32])
-    mirrors = ledger.functions(), ledger.pools(), ledger.version()
+    mirrors = ledger.functions(), ledger.pools(), ledger.version(), ledger.epoch()
     return ledger.job(job_id), ledger.counts(), agents, told, ledger.scaling(), lines, known, mirrors
 
 
