@@ -118,6 +118,7 @@ def _run(choice: Choice, folder: Path, tell: Callable[[str], None]) -> Result:
         load = Load(system.record.store, system.urls, system.token, drops, choice.seed)
         injector = Injector(system, faults, tell)
         watch = _Watch(system)
+        broke_off = True
         try:
             tell(f"up after {time.monotonic() - began:.1f} s; {len(drops)} files, {len(faults)} faults")
             load.start()
@@ -125,6 +126,7 @@ def _run(choice: Choice, folder: Path, tell: Callable[[str], None]) -> Result:
             injector.run(choice.window_s)
             tell("the faults are over; mending")
             unready = _mend(injector)
+            broke_off = False
             mended = time.monotonic()
             load.finish(min(60.0, choice.settle_s / 2))
             checker = Checker(system.record, system.ledger, system.redis.url, load.journal)
@@ -137,7 +139,8 @@ def _run(choice: Choice, folder: Path, tell: Callable[[str], None]) -> Result:
                 verdict.say("stuck", unready)
             _rows(system, checker, verdict)
         finally:
-            injector_undo(injector)
+            if broke_off:
+                injector_undo(injector)
             load.stop()
             watch.stop()
         for hit in injector.hits:
