@@ -313,12 +313,8 @@ class Planner:
             agents = dict(grant.agents) if grant is not None else {}
             left = {agent: n for agent, n in self.view.grants.get(function, {}).items() if n > 0}
             placement = grant.placement if grant is not None else None
-            if agents != left and not self._ledger.set_grants(function, agents, placement, fence=self._fence):
-                continue
-            if agents:
-                self.view.grants[function] = agents
-            else:
-                self.view.grants.pop(function, None)
+            if agents != left and self._ledger.set_grants(function, agents, placement, fence=self._fence):
+                self.view.set_grants(function, agents)
 
     def _release(self, releases: Sequence[Release], agents: Mapping[str, AgentReport]) -> None:
         sent: dict[str, list[Release]] = {}

@@ -44,6 +44,7 @@ _REST = 1.5  # a turn that took t is followed by a rest of 1.5 t, so that planni
 _LONGEST_GAP_S = 0.1
 _CHUNK = 500
 _BLOCK_S = 1.0  # also how long the end of the service waits for the thread that blocks
+_GATHER_S = 0.02  # after lines were read; those that come in between are read together
 _FRESH_LINES = 20  # a longer read is a replay, and tells nothing of the server's clock
 _LOOK_S = 2.0
 _FEED_GAP_S = 0.1
@@ -223,6 +224,7 @@ class Service:
         if any(line.state is JobState.queued or line.state.terminal for line in lines):
             self._wake.set()
         self._feed.set()
+        await asyncio.sleep(_GATHER_S)
 
     async def _plan(self) -> None:
         self._wake.clear()

@@ -29,11 +29,14 @@ class View:
     fresh: bool = True
     _ours: set[str] = field(default_factory=set)
     _doubt: dict[str, float] = field(default_factory=dict)
+    _granted: dict[str, Transition] = field(default_factory=dict)
 
     def apply(self, lines: Iterable[Transition]) -> None:
         """Take in what happened. Sets `fresh` when a job may be waiting that the last backlog did not have."""
         waiting: set[str] = set()
         for line in lines:
+            if line.state is not JobState.released and line.state is not JobState.running:
+                self._grant_again(line)
             if line.state is JobState.queued:
                 self._end(line)
                 waiting.add(line.job_id)
@@ -49,6 +52,14 @@ class View:
     def released(self, job_id: str) -> None:
         """We are about to release this job: no grant pays for it."""
         self._ours.add(job_id)
+
+    def set_grants(self, function: str, agents: Mapping[str, int]) -> None:
+        """The ledger has these grants of a function now, and none of before."""
+        self._granted = {job_id: line for job_id, line in self._granted.items() if line.function != function}
+        if agents:
+            self.grants[function] = dict(agents)
+        else:
+            self.grants.pop(function, None)
 
     def not_released(self, job_id: str) -> None:
         self._ours.discard(job_id)
@@ -113,7 +124,15 @@ class View:
                 self._ours.discard(line.job_id)
             elif (left := self.grants.get(line.function, {}).get(agent, 0)) > 0:
                 self.grants[line.function][agent] = left - 1
+                self._granted[line.job_id] = line
         self._touch(agent, line.function, line.at)
+
+    def _grant_again(self, line: Transition) -> None:
+        """As the ledger does: the commit of a job gives back the grant that it used."""
+        used = self._granted.pop(line.job_id, None)
+        if used is not None and line.state is JobState.committed and used.agent and line.function in self.grants:
+            left = self.grants[line.function]
+            left[used.agent] = left.get(used.agent, 0) + 1
 
     def _end(self, line: Transition) -> None:
         if (task := self.tasks.pop(line.job_id, None)) is not None:

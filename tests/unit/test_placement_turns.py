@@ -134,7 +134,9 @@ class House:
         """The agent claims one job and ends it well."""
         (claim,) = self.ledger.claim(agent, 1, 15.0)
         self.now += seconds
-        self.ledger.published(claim.token, Ended("succeeded", run_s=seconds))
+        ended = Ended("succeeded", run_s=seconds)
+        self.ledger.commit(claim.token, ended, 15.0)
+        self.ledger.published(claim.token, ended)
 
     def state(self, job_id: str) -> JobState:
         job = self.ledger.job(job_id)
@@ -202,6 +204,26 @@ def test_an_idle_warm_agent_gets_grants_that_submit_uses_and_that_are_renewed(ho
     house.turn()
     agents = [house.ledger.submit(NewJob(_id(n), "ocr", source, "r1")).agent for n in (2, 3, 4)]
     assert agents == ["p-a", "p-a", None]
+
+
+def test_jobs_that_come_one_after_the_other_cost_the_planner_no_new_grants(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.function()
+    house.pool(slots=2)
+    house.beat("p-a", RunnerReport("ocr", "r1", 2, 0, 0.0), slots=2)
+    house.turn()
+    house.turn()
+    told: list[str] = []
+    real = house.ledger.set_grants
+    monkeypatch.setattr(house.ledger, "set_grants", lambda *a, **k: (told.append(a[0]), real(*a, **k))[1])
+    source = JobInput(bucket="b", key="k", etag="e", size=1)
+    for number in range(5):
+        assert house.ledger.submit(NewJob(_id(number), "ocr", source, "r1")).agent == "p-a"
+        house.turn()
+        house.run("p-a")
+        house.turn()
+    assert told == []
 
 
 def test_run_times_are_learned_from_the_stream_and_kept_over_a_reset(house: House) -> None:

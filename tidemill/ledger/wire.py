@@ -1,7 +1,7 @@
 """How jobs and the rest look inside Redis, and how they become the values of `api.py` again.
 
 The hash of a job holds short strings: `state function generation spec created submitted accepted max owner look looks
-attempt counted epoch nonce agent pool last_agent released started done by cancel progress placement end error`.
+attempt counted epoch nonce agent pool last_agent released started done by cancel progress placement granted end error`.
 Absent means the default. `spec` is JSON of what never changes (input, params, revision), `end` JSON of the commit's
 facts, times are whole microseconds, `accepted`, `counted` and `epoch` are the epochs of submit, of the attempt counter
 and of the token.

@@ -131,7 +131,7 @@ class MemoryJobs:
 
     def _requeue(self, held: Held, now: int, available: int | None = None) -> None:
         agent, was_released = held.agent, held.state is JobState.released
-        held.agent = held.pool = held.released = held.started = held.progress = held.by = None
+        held.agent = held.pool = held.released = held.started = held.progress = held.by = held.granted = None
         held.last_agent = agent or held.last_agent
         held.available = available or held.submitted
         self._move(held, JobState.queued, now)
@@ -141,7 +141,7 @@ class MemoryJobs:
     def _take(self, held: Held, by: str, lease_s: float, now: int) -> None:
         agent, before = held.agent, held.state
         held.by, held.epoch, held.nonce, held.look = by, self._live(), secrets.token_hex(8), True
-        held.lease = now + wire.micros(lease_s)
+        held.lease, held.granted = now + wire.micros(lease_s), None
         if before not in _IN_HAND:
             held.agent = held.pool = held.released = None
             self._move(held, JobState.running, now)
@@ -207,7 +207,8 @@ class MemoryJobs:
             self._line(held, now, created=True)
             if chosen is None:
                 return Submitted(job.id, True, JobState.queued, job.generation)
-            self._bind(held, chosen, self._grants[job.function][1], now)
+            held.granted, placement = self._grants[job.function]
+            self._bind(held, chosen, placement, now)
             return Submitted(job.id, True, JobState.released, job.generation, agent=chosen)
 
     def _granted(self, function: str, now: int) -> str | None:
@@ -221,6 +222,11 @@ class MemoryJobs:
         chosen = min(able)[1]
         grants[chosen] -= 1
         return chosen
+
+    def _grant_again(self, held: Held) -> None:
+        used, held.granted = held.granted, None
+        if used is not None and held.agent and used is self._grants[held.new.function][0]:
+            used[held.agent] = used.get(held.agent, 0) + 1
 
     def release(self, job_id: str, agent: str, placement: Placement, *, fence: int | None = None) -> bool:
         with self._lock:
@@ -301,6 +307,7 @@ class MemoryJobs:
             held.lease = now + wire.micros(lease_s)
             if held.state is JobState.running:
                 held.end = _bounded(ended)
+                self._grant_again(held)
                 self._move(held, JobState.committed, now)
             return True
 

@@ -34,6 +34,7 @@ class Held:
     cancel: bool = False
     progress: Progress | None = None
     placement: Placement | None = None
+    granted: dict[str, int] | None = None  # the grants that it used one of
     end: Ended | None = None
     history: list[Event] = field(default_factory=list)
 

@@ -293,6 +293,32 @@ def test_a_grant_sends_a_new_job_straight_to_its_agent_once(world: World) -> Non
     assert [str(line.state) for line in ledger.transitions("0")][:2] == ["queued", "released"]
 
 
+def test_a_commit_gives_its_grant_back_unless_grants_were_replaced_or_the_job_went_another_way(world: World) -> None:
+    ledger, agent = world.ledger, world.agent()
+    ended = Ended("succeeded")
+    ledger.set_grants("ocr", {agent: 1})
+    assert ledger.submit(world.new()).agent == agent
+    (claim,) = ledger.claim(agent, 1, 60.0)
+    for _ in range(2):  # the second is a repetition
+        assert ledger.commit(claim.token, ended, 60.0)
+    again = ledger.submit(world.new())
+    assert again.agent == agent
+    (claim,) = ledger.claim(agent, 1, 60.0)
+    ledger.set_grants("ocr", {agent: 1})
+    ledger.commit(claim.token, ended, 60.0)
+    assert ledger.submit(world.new()).agent == agent
+    waits = world.new()
+    assert ledger.submit(waits).agent is None, "what was used of the old grants has not come back"
+    (claim,) = ledger.claim(agent, 1, 60.0)
+    ledger.give_back(claim.token)
+    for job_id in (claim.token.job_id, waits.id):
+        ledger.release(job_id, agent, Placement(pool="gpu"))
+        (claim,) = ledger.claim(agent, 1, 60.0)
+        assert claim.token.job_id == job_id
+        ledger.commit(claim.token, ended, 60.0)
+    assert ledger.submit(world.new()).agent is None, "the planner released both, no grant paid for them"
+
+
 def test_a_grant_never_overtakes_waiting_jobs_and_never_reaches_a_gone_agent(world: World) -> None:
     ledger, agent = world.ledger, world.agent()
     waiting = world.submit()

@@ -100,7 +100,7 @@ local function requeue(id, job, from)
     redis.call("ZREM", KEY.leases, id)
     if agent then redis.call("SREM", KEY.running .. agent, id) end
   end
-  redis.call("HDEL", KEY.job .. id, "agent", "pool", "released", "started", "progress", "by")
+  redis.call("HDEL", KEY.job .. id, "agent", "pool", "released", "started", "progress", "by", "granted")
   if agent then redis.call("HSET", KEY.job .. id, "last_agent", agent) end
   job.agent = nil
   redis.call("ZADD", KEY.queue .. job.fn, from or job.submitted, id)
@@ -120,6 +120,7 @@ local function take(id, job, by, lease, nonce)
     redis.call("SREM", KEY.publishing .. job.agent, id)
   end
   redis.call("HSET", KEY.job .. id, "by", by, "epoch", EPOCH, "nonce", nonce, "look", 1)
+  redis.call("HDEL", KEY.job .. id, "granted")
   redis.call("ZADD", KEY.leases, NOW + lease, id)
   if job.state == "queued" or job.state == "released" then
     redis.call("HDEL", KEY.job .. id, "agent", "pool", "released")

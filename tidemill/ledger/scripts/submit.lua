@@ -39,11 +39,13 @@ line(id, job, "queued", "created", 1, "summary", ARGV[8])
 -- A grant never overtakes work that waits already.
 local grants = redis.call("HGETALL", KEY.grants .. fn)
 if #grants > 0 and redis.call("ZCOUNT", KEY.queue .. fn, "-inf", NOW) == 0 then
-  local best, most, placement = nil, 0, ""
+  local best, most, placement, number = nil, 0, "", ""
   for i = 1, #grants, 2 do
     local agent, left = grants[i], tonumber(grants[i + 1])
     if agent == "" then
       placement = grants[i + 1]
+    elseif agent == "#" then
+      number = grants[i + 1]
     elseif (left > most or (left == most and best and agent < best)) and takes_work(agent) then
       best, most = agent, left
     end
@@ -51,6 +53,7 @@ if #grants > 0 and redis.call("ZCOUNT", KEY.queue .. fn, "-inf", NOW) == 0 then
   if best then
     if redis.call("HINCRBY", KEY.grants .. fn, best, -1) <= 0 then redis.call("HDEL", KEY.grants .. fn, best) end
     bind(id, job, best, placement)
+    redis.call("HSET", KEY.job .. id, "granted", number)
     return {1, "released", generation, best, 0}
   end
 end
