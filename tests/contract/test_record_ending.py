@@ -75,6 +75,44 @@ def test_a_success_is_committed_published_and_told(ledger: Ledger, record: Recor
     assert finish(ledger, record, claim, function, success(claim, function), LEASE_S) == manifest
 
 
+def test_only_who_wrote_the_commit_just_now_publishes_without_looking_for_a_manifest(
+    ledger: Ledger, record: Record, function: FunctionRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+    real = Record.get_manifest
+    monkeypatch.setattr(Record, "get_manifest", lambda self, *names: (looked.append(1), real(self, *names))[1])
+    claim = claimed(ledger)
+    manifest = finish(ledger, record, claim, function, success(claim, function), LEASE_S)
+    assert looked == []
+    # Its answer was lost, say, and the user took the result away before the second try.
+    record.store.delete("outbox", "cat.jpg/result.txt")
+    assert finish(ledger, record, claim, function, success(claim, function), LEASE_S) == manifest
+    assert looked == [1]
+    assert record.store.head("outbox", "cat.jpg/result.txt") is None
+
+
+def test_an_agent_that_was_paused_after_its_commit_looks_for_a_manifest(
+    ledger: Ledger, record: Record, function: FunctionRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = claimed(ledger)
+    times = iter((0.0, 20.0))
+    monkeypatch.setattr("tidemill.record.ending.time.monotonic", lambda: next(times, 20.0))
+    commit = type(ledger).commit
+
+    def paused(self: Ledger, *args: Any) -> bool:
+        """Meanwhile the lease ended and a finisher published; then the user took the result away."""
+        told = commit(self, *args)
+        stored = record.get_commit("caption", JOB, 1)
+        assert stored is not None
+        record.publish(stored)
+        record.store.delete("outbox", "cat.jpg/result.txt")
+        return told
+
+    monkeypatch.setattr(type(ledger), "commit", paused)
+    assert finish(ledger, record, claim, function, success(claim, function), LEASE_S) is not None
+    assert record.store.head("outbox", "cat.jpg/result.txt") is None
+
+
 def test_a_failure_needs_no_function(ledger: Ledger, record: Record) -> None:
     claim = claimed(ledger)
     error = JobError(code="no_capacity", message="too big for every pool")
@@ -182,5 +220,5 @@ def test_results_do_not_wait_for_a_ledger_that_is_away(
     assert job.state is JobState.succeeded
 
 
-def _die(*_args: object) -> None:
+def _die(*_args: object, **_more: object) -> None:
     raise StoreUnavailable("killed here")

@@ -34,6 +34,7 @@ from tidemill.record.outputs import output_key, without_doubles
 from tidemill.record.record import Record
 
 __all__ = ["End", "finish", "output_key", "resume"]
+_FRESH_S = 1.0  # after our own commit, for so long nobody else can have published it: the lease is far longer
 log = structlog.get_logger(__name__)
 
 
@@ -70,12 +71,13 @@ def finish(
         StoreUnavailable: nobody knows how far it came; call again.
         LedgerUnavailable: the end is durable, and the ledger hears of it from `resume` or the reconciler.
     """
-    won, stored = record.commit(_commit_record(claim, function, end, now()))
+    began, mine = time.monotonic(), _commit_record(claim, function, end, now())
+    won, stored = record.commit(mine)
     failpoint("ending.committed")
     held = _tell_committed(ledger, claim, stored, lease_s)
     if not won and not held:
         return None
-    return _publish(ledger, record, claim, stored)
+    return _publish(ledger, record, claim, stored, fresh=stored is mine and time.monotonic() - began < _FRESH_S)
 
 
 def resume(ledger: Ledger, record: Record, claim: Claim, lease_s: float = 15) -> Manifest | None:
@@ -105,9 +107,9 @@ def _tell_committed(ledger: Ledger, claim: Claim, stored: CommitRecord, lease_s:
         return True
 
 
-def _publish(ledger: Ledger, record: Record, claim: Claim, stored: CommitRecord) -> Manifest:
+def _publish(ledger: Ledger, record: Record, claim: Claim, stored: CommitRecord, *, fresh: bool = False) -> Manifest:
     failpoint("ending.ledger_told")
-    manifest = record.publish(stored)
+    manifest = record.publish(stored, fresh=fresh)
     failpoint("ending.published")
     ledger.published(claim.token, _of_manifest(manifest))
     return manifest

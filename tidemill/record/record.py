@@ -94,7 +94,8 @@ class Record:
     def commit(self, commit: CommitRecord) -> tuple[bool, CommitRecord]:
         """Decide the end of a job: whether ours is the record that counts, and that record.
 
-        One conditional put. When its answer was lost, our own nonce in the stored record says that we won.
+        One conditional put; what it wrote is given back itself, what was there already is another value. When the
+        answer was lost, our own nonce in the stored record says that we won.
         """
         stored = self._objects.create(keys.commit(commit.function, commit.job_id, commit.generation), commit)
         ours = (stored.nonce, stored.epoch, stored.attempt) == (commit.nonce, commit.epoch, commit.attempt)
@@ -116,9 +117,12 @@ class Record:
         """Function, job and generation of every committed job; names only."""
         return self._names(f"{keys.COMMITS}{function}/" if function else keys.COMMITS)
 
-    def publish(self, commit: CommitRecord) -> Manifest:
-        """Bring the outputs to their keys and write the manifest. Anybody may do it, at any time, again."""
-        found = self.get_manifest(commit.function, commit.job_id, commit.generation)
+    def publish(self, commit: CommitRecord, *, fresh: bool = False) -> Manifest:
+        """Bring the outputs to their keys and write the manifest. Anybody may do it, at any time, again.
+
+        `fresh`: the caller wrote this commit a moment ago, so nobody can have published it, and nobody is asked.
+        """
+        found = None if fresh else self.get_manifest(commit.function, commit.job_id, commit.generation)
         if found is not None:
             return found
         previous = None
