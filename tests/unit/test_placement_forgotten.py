@@ -26,10 +26,10 @@ class Mortal(Record):
 
     dies_before_publishing = False
 
-    def publish(self, commit: object) -> Manifest:
+    def publish(self, commit: object, *, fresh: bool = False) -> Manifest:
         if self.dies_before_publishing:
             raise Died
-        return super().publish(commit)  # type: ignore[arg-type]
+        return super().publish(commit, fresh=fresh)  # type: ignore[arg-type]
 
 
 @pytest.fixture
