@@ -362,7 +362,7 @@ def test_a_run_that_the_agents_end_interrupts_is_given_back(scene: Scene) -> Non
 def test_a_second_attempt_finishes_what_the_first_committed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     claim = scene.claim()
 
-    def die(commit: Any) -> Any:
+    def die(commit: Any, **_: Any) -> Any:
         raise StoreUnavailable("killed between commit and publication")
 
     monkeypatch.setattr(attempt_module, "COMMIT_PATIENCE_S", 0.0)
