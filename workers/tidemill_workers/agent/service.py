@@ -8,9 +8,11 @@ credentials and does all I/O; functions run in runner processes that hold none.
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
@@ -40,17 +42,28 @@ class Agent:
         ledger: live state.
         record: durable state.
         settings: leases, folders, limits.
-        work_dir: an empty folder of its own (`work_folder`).
+        work_dir: an empty folder of its own (`work_folder`). When somebody removes it (a cleaner of /tmp), the agent
+            can run nothing any more, and ends.
+        end: ends the process in its usual way; called once at most.
     """
 
     def __init__(
-        self, name: str, pool: PoolSpec, ledger: Ledger, record: Record, settings: AgentSettings, work_dir: Path
+        self,
+        name: str,
+        pool: PoolSpec,
+        ledger: Ledger,
+        record: Record,
+        settings: AgentSettings,
+        work_dir: Path,
+        end: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGTERM),
     ) -> None:
         self.name = name
         self.pool = pool
         self._ledger = ledger
         self._record = record
         self._settings = settings
+        self._work_dir = work_dir
+        self._end = end
         self._started_at = time.time()
         self._draining = threading.Event()
         self._stopped = threading.Event()
@@ -198,6 +211,10 @@ class Agent:
     def _beat(self) -> None:
         """Heartbeats, at once when something changed (but at most five a second), else every `heartbeat_s`."""
         while not self._stopped.is_set():
+            if not self._draining.is_set() and not (self._work_dir / "jobs").is_dir():
+                log.error("agent.work_folder_gone", folder=str(self._work_dir))
+                self.drain()
+                self._end()
             try:
                 reply = self._ledger.heartbeat(self.report())
                 if reply.drain:
