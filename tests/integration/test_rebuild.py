@@ -337,7 +337,7 @@ def test_a_publication_that_broke_off_is_finished_by_the_rebuild(site: Site) -> 
     assert site.ledger.known([job_id]) == [True] and site.ledger.job(job_id) is None
 
 
-def _dies(commit: Any) -> Any:
+def _dies(commit: Any, **_more: object) -> Any:
     raise ConnectionAbortedError("killed between commit and publication")
 
 
