@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -25,6 +26,7 @@ BENCHES: dict[str, Callable[[], Table]] = {
     "imports": imports.run,
     "idle": idle.run,
 }
+_MARK = re.compile(r"^<!-- (\w+) -->\n", re.MULTILINE)
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "benchmarks.md"
 
 
@@ -38,7 +40,7 @@ def main() -> int:
     unknown = set(options.names) - set(BENCHES)
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(BENCHES)}")
-    tables = []
+    tables = {}
     for name in options.names or BENCHES:
         print(f"\n-- {name}", flush=True)
         began, foreign = time.monotonic(), _cpu_s()
@@ -47,11 +49,11 @@ def main() -> int:
             f"Took {time.monotonic() - began:.0f} s; the machine used {_cpu_s() - foreign:.0f} s of CPU time in all."
         )
         print(table.text(), flush=True)
-        tables.append(table)
+        tables[name] = table
     if options.write:
-        PAGE.write_text(_page(tables))
+        PAGE.write_text(_page(PAGE.read_text(), tables))
         print(f"\nwrote {PAGE}")
-    missed = [row for table in tables for row in table.rows if row.met is False]
+    missed = [row for table in tables.values() for row in table.rows if row.met is False]
     print(f"\n{len(missed)} of the stated bounds were missed." if missed else "\nAll stated bounds hold.")
     return 1 if missed else 0
 
@@ -63,16 +65,21 @@ def _cpu_s() -> float:
     return (sum(fields) - idle_ticks) / float(os.sysconf("SC_CLK_TCK"))
 
 
-def _page(tables: list[Table]) -> str:
+def _page(old: str, tables: dict[str, Table]) -> str:
+    """The page with these tables new, and the others as they were."""
+    parts = _MARK.split(old)[1:]
+    sections = dict(zip(parts[::2], parts[1::2], strict=True))
+    sections |= {name: table.markdown() for name, table in tables.items()}
     head = [
         "# Benchmarks",
         "",
         f"Measured on a virtual machine with {os.cpu_count()} cores, Linux, Python {platform.python_version()}; "
         "everything (servers, services, functions, load) on the same cores.",
-        "`make bench ARGS=--write` measures again and writes this page.",
+        "`make bench ARGS=--write` measures again and writes this page; `ARGS='peer --write'` only one part.",
         "",
     ]
-    return "\n".join(head) + "\n".join(table.markdown() for table in tables)
+    found = [f"<!-- {name} -->\n{sections[name].strip()}\n" for name in BENCHES if name in sections]
+    return "\n".join(head) + "\n" + "\n".join(found)
 
 
 if __name__ == "__main__":
