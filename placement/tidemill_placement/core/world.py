@@ -15,7 +15,11 @@ from tidemill_placement.core.predict import Estimates
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The operator's numbers. `group_s`: short jobs are released together up to this many seconds of work a slot."""
+    """The operator's numbers.
+
+    `group_s`: short jobs are released together up to this many seconds of work a slot. `ahead_s`: one more job of an
+    agent is released when a slot is predicted to be free within this time, or within the transfer of its input.
+    """
 
     value_of_time_usd_per_hour: float = 3.0
     idle_timeout_s: float = 60.0
