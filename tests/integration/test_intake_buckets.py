@@ -320,7 +320,7 @@ def test_only_one_gateway_lists(lab: Lab, bucket: str) -> None:
     pause_s = other.round()
 
     assert lab.jobs() == []
-    assert pause_s > 1
+    assert pause_s >= 1
     lab.ledger.resign("reconciler", lab.services.holder)
     other.round()
     assert _keys(lab) == ["in/a.txt"]

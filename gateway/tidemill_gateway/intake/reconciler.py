@@ -50,6 +50,7 @@ _HOUR_S = 3600.0
 _SHORTEST_S = 0.05
 _YOUNG_REQUEST_S = 3.0
 _TAKERS = 4
+_LEASE_S = 4.0
 _COMPLAIN_S = 10.0
 T = TypeVar("T")
 Open = tuple[str, str, int]  # function, job id, generation
@@ -88,7 +89,8 @@ class Reconciler:
         self._clock = clock
         self._ticks = ticks
         self._cpu_s = cpu_s
-        self._ttl_s = max(10.0, 3 * interval_s)
+        # Two that list at once do no harm, while a killed one's lease keeps everybody waiting: so it is short.
+        self._ttl_s = max(_LEASE_S, 2 * interval_s)
         self._renewed_at = 0.0
         self._hot_at = self._cold_at = self._requests_at = 0.0
         self._epoch: int | None = None
@@ -142,7 +144,7 @@ class Reconciler:
             LedgerUnavailable, ServiceUnavailable: nothing can be taken now.
         """
         if not self._lead():
-            return self._ttl_s / 3
+            return self._ttl_s / 4
         self._pressure.check()
         table = self._catalogue.current()
         self._notice(table)
