@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from tidemill.models import FunctionRecord, FunctionSpec, PoolSpec
 from tidemill_placement.core import Agent, Estimates, Pool, Queue, Runner, Task, Waiting, World, plan
+from tidemill_placement.core.rates import capacity_of, memory_of
 
 NOW = 10_000.0
 _FUNCTIONS = ("f", "g", "h")
@@ -114,6 +115,20 @@ def test_no_plan_breaks_a_limit(world: World) -> None:
         if all(world.estimates.run(f, spec).p50 > world.rules.group_s for f in mine):
             assert agent.released + agent.running + count <= agent.slots + 1
 
+    for name in sent:
+        pool_spec = world.pools[agents[name].pool].spec
+        before = [task.function for task in world.tasks if task.agent == name]
+        after = before + [waiting[r.job_id].function for r in result.releases if r.agent == name]
+        if len(after) <= agents[name].slots:  # the agent runs all of them at once
+            room = max(capacity_of(pool_spec), _memory(world, before, pool_spec))
+            assert _memory(world, after, pool_spec) <= room
+    busy_slots = Counter(task.function for task in world.tasks)
+    for function, count in Counter(waiting[r.job_id].function for r in result.releases).items():
+        here = {r.agent for r in result.releases if waiting[r.job_id].function == function}
+        if all(agents[name].released + agents[name].running + sent[name] <= agents[name].slots for name in here):
+            most = world.functions[function].spec.scaling.max
+            assert busy_slots[function] + count <= max(most, busy_slots[function])
+
     for name, wanted in result.wanted.items():
         assert sum(wanted.values()) <= agents[name].slots
         assert all(slots > 0 for slots in wanted.values())
@@ -134,6 +149,10 @@ def test_no_plan_breaks_a_limit(world: World) -> None:
     if world.backlog:
         assert result.grants == {}
     assert not {i.job_id for i in result.impossible} & {r.job_id for r in result.releases}
+
+
+def _memory(world: World, functions: list[str], pool: PoolSpec) -> int:
+    return sum(memory_of(world.functions[function], pool) for function in functions)
 
 
 def _may_run(spec: FunctionSpec, pool: Pool) -> None:

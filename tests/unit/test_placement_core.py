@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from tidemill.models import FunctionRecord, FunctionSpec, PoolSpec
 from tidemill_placement.core import Agent, Estimates, Plan, Pool, Queue, Rules, Runner, Task, Waiting, World, plan
 
@@ -188,6 +190,23 @@ def test_short_jobs_are_released_in_groups() -> None:
         jobs(100), pools=(pool("p", slots=2, agents=1),), agents=(warm("p-1", "p", 2),), estimates=learned(p=0.01)
     )
     assert 10 <= len(result.releases) <= 16
+
+
+@pytest.mark.parametrize(
+    "limit", [{"scaling": {"max": 1}}, {"resources": {"gpu": {"memory": "10Gi"}}}], ids=["slots", "memory"]
+)
+@pytest.mark.parametrize(("slots", "released"), [(1, range(5, 10)), (2, range(1, 2))])
+def test_no_group_is_sent_to_an_agent_that_would_run_it_side_by_side_beyond_a_limit(
+    limit: dict[str, Any], slots: int, released: range
+) -> None:
+    result = decide(
+        jobs(100),
+        functions=(function(**limit),),
+        pools=(pool("p", slots=slots, agents=1, gpu={"kind": "T4", "memory": "16Gi"}),),
+        agents=(warm("p-1", "p", slots),),
+        estimates=learned(p=0.01),
+    )
+    assert len(result.releases) in released
 
 
 def test_a_retried_job_is_released_alone() -> None:

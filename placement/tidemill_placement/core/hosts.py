@@ -70,6 +70,14 @@ class Host:
         self._best[key] = best
         return best
 
+    def free_slot(self) -> int | None:
+        """Give a slot that no job is bound to: a job behind a busy one would begin there at once."""
+        return next((index for index, slot in enumerate(self.slots) if not slot.count), None)
+
+    def fits(self, memory: int, index: int) -> bool:
+        """Whether that much memory is left for a runner in this slot now."""
+        return self._fits_at(memory, index) <= 0
+
     def book(self, index: int, function: str, memory: int, until_s: float, release: bool) -> bool:
         """Put a job into a slot, now or later. Gives whether the function holds one slot more than before."""
         slot = self.slots[index]

@@ -6,7 +6,8 @@ is released. One whose best slot is busy waits, unbound, though a slower slot ma
 nothing, and its booking keeps the slot's future from those behind it.
 
 Released beyond free slots are only: one job for each agent whose slot will be free when the input is there, and short
-jobs, up to `group_s` seconds of work for each slot (a message for each would cost more than the job).
+jobs, up to `group_s` seconds of work for each slot (a message for each would cost more than the job). Neither where the
+agent has a free slot too in which it would run them at once, beyond a function's slots or a GPU's memory.
 """
 
 from __future__ import annotations
@@ -103,10 +104,18 @@ class Schedule:
             return not option.rate.memory or option.wait_s <= option.rate.load_s
         if choice.job.attempt or slot.now != choice.job.function:  # what may have killed a runner is tried alone
             return False
+        if self._spills(choice, option, host):
+            return False
         if option.rate.p50_s <= rules.group_s / 2:
             return slot.free_s + option.rate.p50_s <= rules.group_s and slot.count < rules.group_max
         fetch_s = self.table.transfer_s(choice.job.size, option.rate.pool)
         return host.ahead == 0 and slot.free_s <= max(fetch_s, rules.ahead_s)
+
+    def _spills(self, choice: Choice, option: Option, host: Host) -> bool:
+        """Whether the agent would run the job beside the one that it is bound behind, though it must not: an agent uses
+        the slots that it has."""
+        free = host.free_slot()
+        return free is not None and (choice.full or not host.fits(option.rate.memory, free))
 
     def book(self, choice: Choice, option: Option, release: bool) -> None:
         """Write a job into the calendar of its host."""
