@@ -9,13 +9,14 @@ events that Celery's own workers would send, one row per job, uuid = job id, nam
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import structlog
 from celery import Celery
 from kombu import Exchange, Queue
 from kombu.exceptions import InconsistencyError, OperationalError
+from redis.exceptions import RedisError, ResponseError
 
 from tidemill.models import JobState
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from tidemill.ledger.api import Transition
 
 TASK = "tidemill.doorbell"
+LISTENER = "tidemill-flower"  # the name of Flower's connections
 _EVENTS = Exchange("celeryev", type="fanout")  # as Celery itself makes it on Redis; as a topic nobody would read it
 _NOBODY = "queue@tidemill"  # the worker of rows that ended without an agent
 # `retry_on_timeout` stays off: a replayed LPUSH is a second doorbell. Only one priority, so one list per queue.
@@ -40,8 +42,11 @@ TRANSPORT_OPTIONS = {
 log = structlog.get_logger(__name__)
 
 
-def make_app(redis_url: str) -> Celery:
-    """Give the Celery app of producers and of Flower: JSON only, no result backend, no events of its own."""
+def make_app(redis_url: str, client_name: str | None = None) -> Celery:
+    """Give the Celery app of producers and of Flower: JSON only, no result backend, no events of its own.
+
+    `client_name` is what its connections are called in Redis.
+    """
     app = Celery("tidemill", broker=redis_url, set_as_current=False)
     app.conf.update(
         task_serializer="json",
@@ -53,7 +58,7 @@ def make_app(redis_url: str) -> Celery:
         task_default_queue="unrouted",
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
-        broker_transport_options=dict(TRANSPORT_OPTIONS),
+        broker_transport_options={**TRANSPORT_OPTIONS, **({"client_name": client_name} if client_name else {})},
         event_queue_ttl=5,
         event_queue_expires=60,
     )
@@ -64,7 +69,7 @@ def __getattr__(name: str) -> Any:
     if name == "app":  # Flower's; the only place here that reads the settings
         from tidemill.settings import Settings
 
-        return make_app(Settings().redis.url.get_secret_value())
+        return make_app(Settings().redis.url.get_secret_value(), LISTENER)
     raise AttributeError(name)
 
 
@@ -117,19 +122,41 @@ class FlowerEvents:
         self._app = make_app(redis_url)
 
     def listeners(self) -> frozenset[str]:
-        """Give the queues that read Celery events now: a new member is a Flower that (re)started.
+        """Give who reads Celery events now: a new member is a Flower that (re)started or lost its connection.
+
+        The set of queues is not enough: a Flower stands in it a moment before it hears anything, and stays in it while
+        its connection is broken. What is published meanwhile is lost. So its subscribed connections are members too;
+        a Redis that does not show them to us leaves the queues.
 
         Raises:
             OSError: when the broker does not answer.
         """
         try:
             with self._app.pool.acquire(block=True) as connection:
-                rows = connection.default_channel.get_table("celeryev")
-        except InconsistencyError:
-            return frozenset()
-        except OperationalError as error:
+                channel = connection.default_channel
+                return frozenset(self._queues(channel)) | frozenset(self._subscribed(channel))
+        except (OperationalError, RedisError) as error:
             raise ConnectionError(str(error)) from error
-        return frozenset(str(row[-1]) for row in rows)
+
+    @staticmethod
+    def _queues(channel: Any) -> Iterator[str]:
+        try:
+            rows = channel.get_table("celeryev")
+        except InconsistencyError:
+            return
+        for row in rows:
+            yield str(row[-1])
+
+    @staticmethod
+    def _subscribed(channel: Any) -> Iterator[str]:
+        try:
+            clients = channel.client.client_list(_type="pubsub")
+        except ResponseError as error:
+            log.debug("flower.connections_not_shown", error=str(error))
+            return
+        for client in clients:
+            if client.get("name") == LISTENER:
+                yield f"connection {client['id']}"
 
     def send(self, transitions: Iterable[Transition]) -> int:
         """Send the events of these transitions as one message. Gives their number.

@@ -1,6 +1,7 @@
 """Feeds Flower: the ledger's transitions become Celery events, in groups.
 
-A Flower that (re)starts knows nothing: it shows up as a new listener, and the whole stream that is kept is sent again.
+A Flower that (re)starts knows nothing, and one whose connection broke may have missed something: both show up as a new
+listener, and the whole stream that is kept is sent again.
 Who listens stands in a set of Redis that is lost with it, while a Flower that listened still does. So lines are sent
 whether the set has a member or not, and all of them again in a new epoch: a Flower that started just before the loss
 would be in no set, and without the rows of before.
