@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import time
 from dataclasses import replace
 
 import pytest
@@ -198,6 +199,17 @@ def test_what_a_ledger_still_holds_when_nothing_runs_is_leaked(world: World, key
         else:
             client.zadd(key, {"job": 1})
     assert world.found() == {"leaked"}
+
+
+def test_a_finished_job_that_the_ledger_has_forgotten_is_untrue_while_its_input_is_there(world: World) -> None:
+    entry = world.drop()
+    job_id = world.run(entry)
+    world.ledger.expire(time.time() + 60)
+    world.ledger.unsettle([job_id])
+    assert world.found() == {"untrue"}
+    world.store.delete(IN, entry.key)
+    entry.deleted = True
+    assert world.found() == set(), "nobody will ask for it again"
 
 
 def test_a_right_call_that_was_refused_is_told(world: World) -> None:
