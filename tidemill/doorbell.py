@@ -16,7 +16,6 @@ import structlog
 from celery import Celery
 from kombu import Exchange, Queue
 from kombu.exceptions import InconsistencyError, OperationalError
-from redis.exceptions import RedisError, ResponseError
 
 from tidemill.models import JobState
 
@@ -131,12 +130,12 @@ class FlowerEvents:
         Raises:
             OSError: when the broker does not answer.
         """
-        try:
-            with self._app.pool.acquire(block=True) as connection:
+        with self._app.pool.acquire(block=True) as connection:
+            try:
                 channel = connection.default_channel
-                return frozenset(self._queues(channel)) | frozenset(self._subscribed(channel))
-        except (OperationalError, RedisError) as error:
-            raise ConnectionError(str(error)) from error
+                return frozenset(self._queues(channel)) | frozenset(self._subscribed(connection, channel))
+            except (OperationalError, *connection.connection_errors) as error:
+                raise ConnectionError(str(error)) from error
 
     @staticmethod
     def _queues(channel: Any) -> Iterator[str]:
@@ -148,10 +147,10 @@ class FlowerEvents:
             yield str(row[-1])
 
     @staticmethod
-    def _subscribed(channel: Any) -> Iterator[str]:
+    def _subscribed(connection: Any, channel: Any) -> Iterator[str]:
         try:
             clients = channel.client.client_list(_type="pubsub")
-        except ResponseError as error:
+        except connection.channel_errors as error:
             log.debug("flower.connections_not_shown", error=str(error))
             return
         for client in clients:
