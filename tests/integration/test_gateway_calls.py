@@ -10,6 +10,7 @@ import redis
 
 from tests.support import S3, wait_until
 from tests.support.gateway import AGENT, TOKEN, Lab, archive, free_socket, run_gateway
+from tidemill.errors import StoreUnavailable
 from tidemill.ledger.api import AgentReport
 from tidemill.models import JobError, Placement
 from tidemill.record.ending import End, finish
@@ -490,6 +491,17 @@ def test_a_drained_pool_is_drained_in_the_bucket_before_the_ledger_hears_of_it(l
     lab.ledger.begin_epoch(3, 1)
     assert lab.http.post("/api/v1/pools/cpu/resume").json()["draining"] is False
     assert lab.http.post("/api/v1/pools/none/drain").status_code == 404
+
+
+def test_a_drain_that_the_bucket_does_not_take_is_no_drain(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: object) -> None:
+        raise StoreUnavailable("the store is away")
+
+    lab.http.put("/api/v1/pools/cpu", json={"slots": 2}).raise_for_status()
+    with monkeypatch.context() as patch:
+        patch.setattr(lab.services.record, "drain_pool", away)
+        assert lab.http.post("/api/v1/pools/cpu/drain").status_code == 503
+    assert lab.http.get("/api/v1/pools/cpu").json()["draining"] is False
 
 
 def test_agents_are_listed(lab: Lab) -> None:

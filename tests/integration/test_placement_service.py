@@ -253,3 +253,6 @@ def test_the_pools_file_is_put_in_place_at_the_start(site: Site, tmp_path: Path)
     version = site.ledger.version()
     assert asyncio.run(_prepared(site.record, site.ledger, path, asyncio.Event()))
     assert site.ledger.version() == version
+    site.record.drain_pool("filed", True)
+    assert asyncio.run(_prepared(site.record, site.ledger, path, asyncio.Event()))
+    assert site.ledger.pools()["filed"].draining, "the file does not say, the bucket does"

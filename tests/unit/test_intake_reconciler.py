@@ -108,6 +108,22 @@ def test_a_damaged_request_does_not_keep_the_others_from_being_taken() -> None:
     assert [(bucket, key) for bucket, key, _, _ in world.ledger.ignored()] == [(record.bucket, torn)]
 
 
+def test_a_damaged_manifest_of_a_retry_does_not_keep_other_requests_from_being_taken() -> None:
+    world = World("in/")
+    record = world.services.record
+    source = JobInput(bucket="inbox", key="in/a", etag="e", size=1)
+    retried, wanted = "1" * 32, "2" * 32
+    for job_id, generation in ((retried, 2), (wanted, 1)):
+        record.put_request(
+            RequestRecord(job_id=job_id, function="echo", generation=generation, input=source, created_at=1.0)
+        )
+    torn = keys.manifest("echo", retried, 2)
+    world.store.put(record.bucket, torn, b"torn")
+    world.reconciler.round()
+    assert world.ledger.known([retried, wanted]) == [False, True], "it is over, whatever its manifest says"
+    assert [(bucket, key) for bucket, key, _, _ in world.ledger.ignored()] == [(record.bucket, torn)]
+
+
 def test_a_small_inbox_is_listed_at_its_own_pace_beside_a_large_one() -> None:
     world = World("large/", "small/")
     world.store.put("inbox", "large/1", b"x")

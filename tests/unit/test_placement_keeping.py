@@ -1,14 +1,27 @@
 """The epoch, the rebuild, Flower's rows and the server's clock, over the twins in memory."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import pytest
 
+from tidemill.errors import LedgerUnavailable
 from tidemill.ledger.api import Claim, NewJob, Token, Transition
-from tidemill.models import FunctionRecord, FunctionSpec, Job, JobError, JobInput, JobState, PoolSpec, RequestRecord
+from tidemill.models import (
+    CancelRecord,
+    CommitRecord,
+    FunctionRecord,
+    FunctionSpec,
+    Job,
+    JobError,
+    JobInput,
+    JobState,
+    PoolSpec,
+    RequestRecord,
+)
 from tidemill.record import Record
 from tidemill.record.ending import End, finish
 from tidemill.testing import MemoryLedger, MemoryStore
+from tidemill_placement import assembly
 from tidemill_placement.epoch import Deposed, EpochKeeper
 from tidemill_placement.feeder import Feeder
 from tidemill_placement.lead import Lead
@@ -251,3 +264,76 @@ def test_a_leader_that_was_replaced_writes_no_epoch_and_deposes_nobody(record: R
         old.keep()
     assert record.read_epoch() == before and ledger.epoch() == (1, 2)
     assert not new.keep()
+
+
+@pytest.mark.parametrize("what", ["new pool", "pool that is gone", "new function", "function that is gone"])
+def test_the_rebuild_of_a_leader_that_was_replaced_mirrors_nothing(record: Record, what: str) -> None:
+    now = [1_700_000_000.0]
+    ledger = MemoryLedger(lambda: now[0])
+    ledger.begin_epoch(2, 0)
+    if what == "new pool":
+        record.put_pool(PoolSpec(name="p"))
+    elif what == "pool that is gone":
+        ledger.put_pool(PoolSpec(name="p"))
+    elif what == "new function":
+        record.put_function(function())
+    else:
+        ledger.put_function(function())
+        record.put_function(function().model_copy(update={"deleted_at": 5.0}))
+    old = ledger.acquire("placement", "first", 6.0)
+    now[0] += 6.5
+    new = ledger.acquire("placement", "second", 6.0)
+    before = ledger.pools(), ledger.functions()
+    if what.startswith("new"):
+        with pytest.raises(LedgerUnavailable, match="not complete"):
+            rebuild(ledger, record, old)
+    else:
+        rebuild(ledger, record, old)
+    assert (ledger.pools(), ledger.functions()) == before
+    rebuild(ledger, record, new)
+    assert (ledger.pools(), ledger.functions()) != before
+
+
+def test_a_leader_rebuilds_under_a_lease_that_this_redis_gave(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1_700_000_000.0]
+    ledger = MemoryLedger(lambda: now[0])
+    ledger.begin_epoch(2, 0)
+    record.put_pool(PoolSpec(name="p"))
+    manifests = record.manifests
+
+    def slow() -> Iterator[tuple[str, str, int]]:
+        now[0] += 6.5
+        assert ledger.acquire("placement", "second", 6.0) is not None
+        return manifests()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(record, "manifests", slow)
+        with pytest.raises(LedgerUnavailable, match="not complete"):
+            assembly._rebuild(ledger, record, "first", 6.0)
+    with pytest.raises(Deposed):
+        assembly._rebuild(ledger, record, "first", 6.0)
+    assert ledger.pools() == {}
+    assembly._rebuild(ledger, record, "second", 6.0)
+    assert set(ledger.pools()) == {"p"}
+
+
+def test_a_result_that_is_committed_while_the_rebuild_reads_the_cancels_counts(
+    record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = MemoryLedger()
+    ledger.begin_epoch(2, 0)
+    facts = {"job_id": _id(1), "function": "ocr", "revision": "r1", "generation": 1, "input": SOURCE, "created_at": 1.0}
+    wish = CancelRecord.model_validate({**facts, "by": "a", "asked_at": 2.0})
+    result = {"outcome": "succeeded", "nonce": "n", "epoch": 1, "attempt": 1, "committed_at": 3.0}
+    record.put_cancel(wish)
+    cancels = record.cancels
+
+    def late() -> Iterator[tuple[str, str, int]]:
+        assert record.commit(CommitRecord.model_validate({**facts, **result}))[0]
+        return cancels()
+
+    monkeypatch.setattr(record, "cancels", late)
+    rebuild(ledger, record)
+    manifest = record.get_manifest("ocr", _id(1), 1)
+    assert manifest is not None and manifest.state == "succeeded"
+    assert ledger.known([_id(1)]) == [True]

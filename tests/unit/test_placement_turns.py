@@ -527,3 +527,21 @@ def test_a_leader_that_was_replaced_in_its_turn_starts_no_agent(house: House) ->
     _leads(house, "first")
     house.turn()
     assert house.processes.starts > 0 and house.ledger.scaling() != {}
+
+
+def test_a_leader_that_is_replaced_between_two_starts_starts_no_more(house: House) -> None:
+    house.function()
+    house.pool()
+    _leads(house, "first")
+    house.submit(_id(1))
+    house.submit(_id(2))
+    start, first = house.processes.start, house.lead.fence
+
+    def slow(pool: PoolSpec, agent: str) -> None:
+        start(pool, agent)
+        house.now += 6.5
+        assert house.ledger.acquire("placement", "second", 6.0) != first
+
+    house.processes.start = slow  # type: ignore[method-assign]
+    house.turn()
+    assert house.processes.starts == 1
