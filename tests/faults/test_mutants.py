@@ -24,11 +24,13 @@ def test_each_folder_is_run() -> None:
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_each_one_names_a_test_that_exists_or_a_run_and_a_count(name: str) -> None:
+def test_each_one_names_tests_that_exist_or_a_run_and_a_count(name: str) -> None:
     how, *rest = ENTRIES[name]
     if how == "test":
-        file, _, function = rest[0].partition("::")
-        assert f"def {function}(" in (ROOT / file).read_text()
+        assert rest
+        for test in rest:
+            file, _, function = test.partition("::")
+            assert f"def {function}(" in (ROOT / file).read_text()
     else:
         assert how in COUNTS
         assert len(choices(rest)) == 1
@@ -42,3 +44,16 @@ def test_the_readme_tells_of_all() -> None:
 def test_an_unknown_one_is_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
     assert mutants.main(["no-such-thing"]) == 2
     assert "no-such-thing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("status", "last", "noticed"),
+    [
+        (1, "FAILED tests/unit/test_a.py::test_a - assert 1 == 2", True),
+        (1, "ERROR tests/unit/test_a.py::test_a - no weed (SeaweedFS) is installed", False),
+        (2, "ERROR tests/unit/test_a.py - AttributeError: no such attribute", False),
+        (0, "1 passed in 0.30s", False),
+    ],
+)
+def test_only_a_test_that_fails_has_noticed(status: int, last: str, noticed: bool) -> None:
+    assert mutants.failed(status, ["short test summary info", last]) is noticed

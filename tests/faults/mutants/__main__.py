@@ -20,7 +20,7 @@ from tests.model.searching import MUTATIONS, Mutation, missing_tools
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
-_FAILED = 1  # pytest's status when tests ran, and one failed
+_FAILED = 1  # pytest's status when tests ran, and one failed or could not begin
 _TEST_S = 600.0
 
 
@@ -47,7 +47,7 @@ def _mutants() -> Iterator[tuple[str, Trial]]:
     for line in (HERE / "mutants.txt").read_text().splitlines():
         name, *rest = line.split("#")[0].split() or [""]
         if name and rest[0] == "test":
-            yield name, lambda name=name, test=rest[1]: _test(name, test)
+            yield name, lambda name=name, tests=rest[1:]: _tests(name, tests)
         elif name:
             yield name, lambda name=name, rest=rest: _lab(name, rest[0], rest[1:])
     for mutation in MUTATIONS:
@@ -63,15 +63,28 @@ def _lab(name: str, expected: str, arguments: list[str]) -> tuple[bool, str]:
     return expected in found, f"{found or 'nothing'}  {choice.command()}"
 
 
+def _tests(name: str, tests: list[str]) -> tuple[bool, str]:
+    told = []
+    for test in tests:
+        noticed, said = _test(name, test)
+        if not noticed:
+            return False, said
+        told.append(said)
+    return True, "; ".join(told)
+
+
 def _test(name: str, test: str) -> tuple[bool, str]:
     env = {**os.environ, "PYTHONPATH": f"{HERE / name}:{HERE}"}
     argv = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test]
     done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=_TEST_S)
-    noticed = done.returncode == _FAILED
-    said = [line[1:].strip() for line in done.stdout.splitlines() if line.startswith("E ")] or done.stdout.splitlines()[
-        -1:
-    ]
-    return noticed, f"{test.rpartition('::')[2]}: {' '.join(said[:1])[:160]}"
+    lines = done.stdout.splitlines()
+    said = [line[1:].strip() for line in lines if line.startswith("E ")] or lines[-1:]
+    return failed(done.returncode, lines), f"{test.rpartition('::')[2]}: {' '.join(said[:1])[:160]}"
+
+
+def failed(status: int, lines: list[str]) -> bool:
+    """Whether a run of pytest says that a test failed, not only that one could not begin: a server was missing, say."""
+    return status == _FAILED and any(line.startswith("FAILED ") for line in lines)
 
 
 def _model(mutation: Mutation) -> tuple[bool, str]:
