@@ -12,7 +12,7 @@ from tests.support import S3, wait_until
 from tests.support.gateway import AGENT, TOKEN, Lab, archive, free_socket, run_gateway
 from tidemill.errors import StoreUnavailable
 from tidemill.ledger.api import AgentReport
-from tidemill.models import JobError, Placement
+from tidemill.models import JobError, Placement, RequestRecord
 from tidemill.record.ending import End, finish
 from tidemill_placement.rebuild import rebuild
 
@@ -200,9 +200,16 @@ def test_a_retry_that_is_sent_again_with_its_key_starts_one_generation(lab: Lab)
     assert _retry(lab, other, "k1") == (202, 2), "a key belongs to its job"
 
 
-def test_of_two_retries_at_once_with_different_keys_one_is_refused(lab: Lab) -> None:
+def test_of_two_retries_at_once_with_different_keys_one_is_refused(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id = _submit(lab).json()["id"]
     lab.end(job_id, error=JobError(code="function_failed", message="no"))
+    put, both = lab.services.record.put_request, threading.Barrier(2)
+
+    def together(request: RequestRecord) -> RequestRecord:
+        both.wait(10)  # each has seen that the job is over
+        return put(request)
+
+    monkeypatch.setattr(lab.services.record, "put_request", together)
     answers: list[tuple[int, int | None]] = []
     threads = [threading.Thread(target=lambda key=key: answers.append(_retry(lab, job_id, key))) for key in "ab"]
     for thread in threads:
