@@ -9,6 +9,7 @@ events that Celery's own workers would send, one row per job, uuid = job id, nam
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ import structlog
 from celery import Celery
 from kombu import Exchange, Queue
 from kombu.exceptions import InconsistencyError, OperationalError
+from kombu.serialization import dumps
+from kombu.utils.uuid import uuid
 
 from tidemill.models import JobState
 
@@ -86,20 +89,40 @@ class Doorbell:
     def ring(self, pool: str, agent: str, job_id: str = "", function: str = "") -> bool:
         """Tell an agent to look into the ledger. False when the broker does not answer: the sweep rings again."""
         try:
-            self._app.send_task(
-                TASK,
-                args=(agent,),
-                queue=Queue(queue_name(pool, agent), routing_key=queue_name(pool, agent)),
-                shadow=function or None,
-                argsrepr=job_id,
-                retry=False,
-                ignore_result=True,
-                expires=None,
-            )
+            with self._app.pool.acquire(block=True) as connection:
+                try:
+                    channel = connection.default_channel
+                    message = self._message(channel, queue_name(pool, agent), agent, job_id, function)
+                    channel.client.lpush(queue_name(pool, agent), message)
+                except (*connection.connection_errors, *connection.channel_errors) as error:
+                    raise ConnectionError(str(error)) from error  # also a Redis that is full takes no message
         except (OperationalError, OSError) as error:
             log.warning("doorbell.failed", agent=agent, error=str(error))
             return False
         return True
+
+    def _message(self, channel: Any, queue: str, agent: str, job_id: str, function: str) -> str:
+        """The message as `send_task` would leave it in the queue's list.
+
+        Celery and kombu make it, and one LPUSH brings it: their own way there declares the queue and builds a Redis
+        client for each message, 0.6 ms of CPU for a list that the agent's worker has declared already.
+        """
+        shadow = function or None
+        task = self._app.amqp.as_task_v2(
+            uuid(), TASK, args=(agent,), shadow=shadow, argsrepr=job_id, ignore_result=True
+        )
+        content_type, content_encoding, body = dumps(task.body, serializer="json")
+        info = {"exchange": "", "routing_key": queue}
+        where = {"delivery_mode": 2, "delivery_info": info, "delivery_tag": uuid()}
+        body, where["body_encoding"] = channel.encode_body(body, channel.body_encoding)
+        message = channel.prepare_message(
+            body, 0, content_type, content_encoding, task.headers, {**task.properties, **where}
+        )
+        return json.dumps(message)
+
+    def close(self) -> None:
+        """Drop the connections to the broker."""
+        self._app.pool.force_close_all()
 
     def forget(self, pool: str, agent: str) -> None:
         """Delete the queue of an agent that is gone."""
@@ -119,6 +142,10 @@ class FlowerEvents:
 
     def __init__(self, redis_url: str) -> None:
         self._app = make_app(redis_url)
+
+    def close(self) -> None:
+        """Drop the connections to the broker."""
+        self._app.pool.force_close_all()
 
     def listeners(self) -> frozenset[str]:
         """Give who reads Celery events now: a new member is a Flower that (re)started or lost its connection.

@@ -58,11 +58,14 @@ async def _serve(settings: Settings) -> None:
     ledger = connect(url, settings.redis.prefix)
     record = Record(open_store(settings.store), settings.store.bucket)
     with ThreadPoolExecutor(4, thread_name_prefix="ends") as workers:
-        service = assemble(settings, ledger, record, Doorbell(url), FlowerEvents(url), workers)
+        bell, events = Doorbell(url), FlowerEvents(url)
+        service = assemble(settings, ledger, record, bell, events, workers)
         service.stop = stop
         if await _prepared(record, ledger, settings.pools_file, stop):
             log.info("placement.ready", holder=service.holder)
             await service.run()
+        bell.close()
+        events.close()
     log.info("placement.ended")
 
 

@@ -150,6 +150,8 @@ class Running:
             self.service.planner._crew.scalers = [site.scaler]
             self._ready.set()
             await self.service.run()
+            bell.close()
+            events.close()
 
     def freeze(self) -> None:
         """The loop stands still, as in a process that is stopped."""

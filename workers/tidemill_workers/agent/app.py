@@ -1,4 +1,7 @@
-"""The Celery worker that an agent is: a thread pool, its own queue, early acknowledgement, one task.
+"""The Celery worker that an agent is: a thread pool, its own queue, no acknowledgement, one task.
+
+A doorbell is gone from the broker when the worker has it (`no_ack`): losing one is harmless, and keeping and dropping
+it would cost two round trips before each claim.
 
 Settings as measured (docs/explanation/celery.md): no `-E` and no `enable_events` command, so doorbells never show in
 Flower; no gossip and no mingle, for a start in 0.6 s; prefetch off, so that no doorbell waits in a busy agent.
@@ -11,12 +14,20 @@ from typing import Any
 import structlog
 from celery import Celery, signals
 from celery.worker.control import Panel
+from celery.worker.request import Request
 from kombu import Queue
 
 from tidemill.doorbell import TASK, make_app, queue_name
 from tidemill_workers.agent.service import Agent
 
 log = structlog.get_logger(__name__)
+
+
+class DoorbellRequest(Request):  # type: ignore[misc]  # Celery has no types
+    """A message that the broker has forgotten already."""
+
+    def acknowledge(self) -> None:
+        self.acknowledged = True
 
 
 def make_worker_app(redis_url: str, agent: Agent) -> Celery:
@@ -31,7 +42,7 @@ def make_worker_app(redis_url: str, agent: Agent) -> Celery:
         worker_cancel_long_running_tasks_on_connection_loss=False,
         worker_hijack_root_logger=False,
         worker_redirect_stdouts=False,
-        task_queues=[Queue(queue, routing_key=queue)],
+        task_queues=[Queue(queue, routing_key=queue, no_ack=True)],
         task_default_queue=queue,
     )
     Panel.data.pop("enable_events", None)  # Flower would switch events of doorbells on
@@ -39,7 +50,7 @@ def make_worker_app(redis_url: str, agent: Agent) -> Celery:
     def doorbell(_name: str) -> None:
         agent.answer()
 
-    app.task(name=TASK)(doorbell)
+    app.task(name=TASK, Request=DoorbellRequest)(doorbell)
     return app
 
 
