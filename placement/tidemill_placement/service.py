@@ -1,7 +1,7 @@
 """The placement service: one leader plans, sweeps, keeps the epoch and feeds Flower; others wait to take over.
 
     renew   keeps the leader's lease                         every third of it
-    watch   blocks on the stream of transitions              wakes feed; plan when work came or a slot became free
+    watch   blocks on the stream of transitions              wakes feed; plan when there is something to place
     plan    a turn at each wake, at the latest after a tick  (Planner)
     sweep   expired leases, lost doorbells, dead agents      every `sweep_s`
     keep    the epoch in Redis and bucket, the rebuild       every 10 s, at once when Redis says that it has none
@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 import structlog
@@ -84,6 +84,7 @@ class Service:
     _feed: asyncio.Event = field(default_factory=asyncio.Event)
     _no_epoch: asyncio.Event = field(default_factory=asyncio.Event)
     _position: str = "0"
+    _waiting: int = 0  # jobs that the last turn left in the queue
     _tidy_rest_s: float = 0.0
     _recall_rest_s: float = 0.0
 
@@ -221,7 +222,7 @@ class Service:
         if after != "0" and len(lines) <= _FRESH_LINES:
             self.clock.saw(lines[-1].at)
         self._lines.extend(lines)
-        if any(line.state is JobState.queued or line.state.terminal for line in lines):
+        if _waits(lines) or (self._waiting and _frees(lines)):
             self._wake.set()
         self._feed.set()
         await asyncio.sleep(_GATHER_S)
@@ -232,6 +233,9 @@ class Service:
         began = time.monotonic()
         turn = await asyncio.to_thread(self.planner.turn, lines)
         took_s = time.monotonic() - began
+        self._waiting = turn.waiting
+        if turn.waiting and _frees(self._lines):  # perhaps too late for this turn
+            self._wake.set()
         gap_s = min(max(_GAP_S, _REST * took_s), _LONGEST_GAP_S)
         if turn.released or turn.waiting or self._wake.is_set():
             await asyncio.sleep(gap_s)
@@ -286,3 +290,19 @@ class Service:
                     await self._feed.wait()
             except TimeoutError:
                 continue
+
+
+def _waits(lines: Iterable[Transition]) -> bool:
+    """Whether a job came into the queue and stayed there: one that took a grant has its agent already."""
+    queued: set[str] = set()
+    for line in lines:
+        if line.state is JobState.queued:
+            queued.add(line.job_id)
+        else:
+            queued.discard(line.job_id)
+    return bool(queued)
+
+
+def _frees(lines: Iterable[Transition]) -> bool:
+    """Whether a job ended, and so its slot is free."""
+    return any(line.state.terminal for line in lines)

@@ -104,11 +104,13 @@ class LeaseKeeper:
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
-        renewed_at = 0.0
+        renewed_at = time.monotonic()
         while not self._closed:
-            leases = self.held()
-            # Nothing to renew: sleep until the first attempt comes. Else logs and progress go out twice a second.
-            self._wake.wait(timeout=0.5 if leases else None)
+            if self.held():  # logs and progress go out twice a second
+                self._wake.wait(timeout=0.5)
+            else:  # sleep until the first attempt comes; its claim has given it a whole lease
+                self._wake.wait()
+                renewed_at = time.monotonic()
             self._wake.clear()
             leases = self.held()
             try:
