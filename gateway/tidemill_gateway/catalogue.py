@@ -13,11 +13,15 @@ from tidemill.models import FunctionRecord, Trigger
 
 @dataclass(frozen=True)
 class Table:
-    """All functions at one version, with the triggers of each bucket and the default parameters of each function."""
+    """All functions at one version, with the triggers of each bucket and the default parameters of each function.
+
+    `version` is None where nobody has read any yet.
+    """
 
     functions: Mapping[str, FunctionRecord] = field(default_factory=dict)
     triggers: Mapping[str, list[tuple[FunctionRecord, Trigger]]] = field(default_factory=dict)
     defaults: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    version: int | None = None
 
     def targets(self, bucket: str, key: str) -> list[tuple[FunctionRecord, Trigger]]:
         """Give each function that an object of this name belongs to, with the first trigger that matches."""
@@ -37,7 +41,7 @@ class Table:
         return cover
 
 
-def table_of(functions: Mapping[str, FunctionRecord]) -> Table:
+def table_of(functions: Mapping[str, FunctionRecord], version: int | None = None) -> Table:
     live = {name: record for name, record in functions.items() if record.deleted_at is None}
     triggers: dict[str, list[tuple[FunctionRecord, Trigger]]] = {}
     for record in live.values():
@@ -47,7 +51,7 @@ def table_of(functions: Mapping[str, FunctionRecord]) -> Table:
         name: {key: rule["default"] for key, rule in record.spec.params.items() if "default" in rule}
         for name, record in live.items()
     }
-    return Table(live, triggers, defaults)
+    return Table(live, triggers, defaults, version)
 
 
 class Catalogue:
@@ -56,8 +60,11 @@ class Catalogue:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._lock = threading.Lock()
-        self._version: int | None = None
         self._table = Table()
+
+    def known(self) -> Table:
+        """The table as it was read last, without a round trip: for those who let the ledger check its version."""
+        return self._table
 
     def current(self) -> Table:
         """One round trip when nothing changed.
@@ -67,8 +74,7 @@ class Catalogue:
         """
         version = self._ledger.version()
         with self._lock:
-            if version != self._version:
+            if version != self._table.version:
                 # The version is read first: a change in between only makes the next call read again.
-                self._table = table_of(self._ledger.functions())
-                self._version = version
+                self._table = table_of(self._ledger.functions(), version)
             return self._table

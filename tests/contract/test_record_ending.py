@@ -10,7 +10,17 @@ import pytest
 from tidemill.errors import LedgerUnavailable, StoreUnavailable
 from tidemill.ledger import connect
 from tidemill.ledger.api import Claim, Ledger, NewJob
-from tidemill.models import CommitOutput, Cost, FunctionRecord, FunctionSpec, JobError, JobInput, JobState, Placement
+from tidemill.models import (
+    CommitOutput,
+    CommitRecord,
+    Cost,
+    FunctionRecord,
+    FunctionSpec,
+    JobError,
+    JobInput,
+    JobState,
+    Placement,
+)
 from tidemill.record import Record
 from tidemill.record.ending import End, finish, output_key, resume
 from tidemill.testing import MemoryLedger, MemoryStore
@@ -97,18 +107,16 @@ def test_an_agent_that_was_paused_after_its_commit_looks_for_a_manifest(
     claim = claimed(ledger)
     times = iter((0.0, 20.0))
     monkeypatch.setattr("tidemill.record.ending.time.monotonic", lambda: next(times, 20.0))
-    commit = type(ledger).commit
+    commit = record.commit
 
-    def paused(self: Ledger, *args: Any) -> bool:
+    def paused(mine: CommitRecord) -> tuple[bool, CommitRecord]:
         """Meanwhile the lease ended and a finisher published; then the user took the result away."""
-        told = commit(self, *args)
-        stored = record.get_commit("caption", JOB, 1)
-        assert stored is not None
-        record.publish(stored)
+        decided = commit(mine)
+        record.publish(mine)
         record.store.delete("outbox", "cat.jpg/result.txt")
-        return told
+        return decided
 
-    monkeypatch.setattr(type(ledger), "commit", paused)
+    monkeypatch.setattr(record, "commit", paused)
     assert finish(ledger, record, claim, function, success(claim, function), LEASE_S) is not None
     assert record.store.head("outbox", "cat.jpg/result.txt") is None
 

@@ -254,12 +254,12 @@ def test_events_tell_the_life_of_a_job_and_resume_after_the_last_one_seen(lab: L
     listener.join(20)
 
     assert (seen[0][0], seen[0][2]) == ("job", "queued")
-    assert [state for event, _, state in seen if event == "state"] == ["released", "running", "committed", "succeeded"]
+    assert [state for event, _, state in seen if event == "state"] == ["released", "running", "succeeded"]
     assert (seen[-1][0], seen[-1][2]) == ("job", "succeeded")
     first = seen[1]
     seen.clear()
     listen(first[1])
-    assert [state for event, _, state in seen if event == "state"] == ["running", "committed", "succeeded"]
+    assert [state for event, _, state in seen if event == "state"] == ["running", "succeeded"]
 
 
 def test_log_lines_come_live_as_json_and_as_text(lab: Lab) -> None:

@@ -264,6 +264,31 @@ def test_a_grant_sends_the_job_on_and_rings_the_agent(lab: Lab, bucket: str) -> 
     assert lab.http.get(f"/api/v1/jobs/{job_id}").json()["state"] == "released"
 
 
+def test_an_event_is_taken_by_the_functions_that_another_gateway_deployed(lab: Lab, bucket: str) -> None:
+    """This gateway's own copy of them is an old one, with the same bucket in it."""
+    inbox = f"{bucket}-in"
+    _deploy(lab, inbox)
+    lab.services.receiver.start()
+    _drop(lab, inbox, ["first.txt"])
+    _event(lab, inbox, "in/first.txt")
+    wait_until(lab.jobs)
+    old = lab.services.record.get_function("echo")
+    assert old is not None
+    trigger = old.spec.trigger[0].model_copy(update={"prefix": "other/"})
+    beside = old.spec.model_copy(update={"name": "beside", "trigger": (trigger,)})
+    lab.ledger.put_function(old.model_copy(update={"revision": "r2"}))
+    lab.ledger.put_function(old.model_copy(update={"spec": beside}))
+
+    _drop(lab, inbox, ["second.txt"])
+    lab.store.put(inbox, "other/third.txt", b"third")
+    for key in ("in/second.txt", "other/third.txt"):
+        _event(lab, inbox, key)
+    wait_until(lambda: len(lab.jobs()) == 3)
+    jobs = {job["input"]["key"]: job for job in lab.http.get("/api/v1/jobs").json()["jobs"]}
+    assert (jobs["in/second.txt"]["function"], jobs["in/second.txt"]["revision"]) == ("echo", "r2")
+    assert jobs["other/third.txt"]["function"] == "beside"
+
+
 def test_an_event_and_a_listing_compute_the_same_identity(lab: Lab, bucket: str) -> None:
     inbox = f"{bucket}-in"
     _deploy(lab, inbox)
@@ -368,7 +393,7 @@ def _event(lab: Lab, bucket: str, key: str) -> None:
     assert answer.status_code == 200
 
 
-def _dies(*_: object) -> None:
+def _dies(*_: object, **__: object) -> None:
     raise LedgerUnavailable("as if the process had died here")
 
 

@@ -100,7 +100,7 @@ class Scene:
             record=self.record,
             fleet=Fleet(1, self._make),  # type: ignore[arg-type]
             leases=self.keeper,
-            find=self.ledger.function,
+            find=lambda name, version=None: self.ledger.function(name),
             price=lambda: (0.5, True),
             work_dir=tmp_path,
             lease_s=15,

@@ -60,7 +60,8 @@ class Submitted:
 
     `created` is false when this identity is here already (`state` says how far it is), or finished long ago
     (`settled`; then `state` is None). `agent` is set when a grant sent the job straight to an agent (also when this is
-    found out by a repeated call): ring its doorbell.
+    found out by a repeated call): ring its doorbell. `moved`: functions have changed since the given version, and
+    nothing was done.
     """
 
     job_id: str
@@ -69,17 +70,22 @@ class Submitted:
     generation: int
     settled: bool = False
     agent: str | None = None
+    moved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A job in the hands of somebody who will end it: its token, and whether to look for a commit record first."""
+    """A job in the hands of somebody who will end it: its token, and whether to look for a commit record first.
+
+    `version` is that of functions and pools at the claim; None where no agent claimed it.
+    """
 
     token: Token
     job: Job
     max_attempts: int
     look_first: bool
     cancel: bool = False
+    version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,10 +305,11 @@ class Ledger(Protocol):
         """A number that grows with each change of a function or pool, so that readers may cache."""
 
     # -- the way of a job ----------------------------------------------------------------------------------------
-    def submit(self, job: NewJob) -> Submitted:
+    def submit(self, job: NewJob, *, version: int | None = None) -> Submitted:
         """Accept a job, once for each id and generation; a higher generation only when the older one is terminal or
         forgotten. Uses a grant of its function when there is one and nothing of it waits. A retried job keeps its
-        `created_at`, and so its place in listings; `QueuedJob.created_at` is the time of this submit.
+        `created_at`, and so its place in listings; `QueuedJob.created_at` is the time of this submit. With `version`
+        it is accepted only while that is the version of functions and pools (`Submitted.moved`).
 
         Raises:
             LedgerUnavailable: with code `ledger_full` at the server's memory limit.

@@ -20,9 +20,9 @@ class JobCalls:
 
     _connection: Connection
 
-    def submit(self, job: NewJob) -> Submitted:
+    def submit(self, job: NewJob, *, version: int | None = None) -> Submitted:
         shard, digest = settled_place(job.id)
-        created, state, generation, agent, settled = self._connection.run(
+        reply = self._connection.run(
             "submit",
             job.id,
             job.generation,
@@ -34,7 +34,11 @@ class JobCalls:
             wire.summary_of(job),
             shard,
             digest,
+            "" if version is None else version,
         )
+        if not reply:
+            return Submitted(job.id, False, None, job.generation, moved=True)
+        created, state, generation, agent, settled = reply
         found = JobState(state) if state else None
         return Submitted(job.id, bool(created), found, int(generation), bool(settled), agent or None)
 

@@ -149,8 +149,8 @@ def read_job(reply: Sequence[Any]) -> Job:
 
 
 def read_claim(reply: Sequence[Any]) -> Claim:
-    """The claim of a script's reply {id, look first, fields, history}."""
-    job_id, look, flat, history = reply
+    """The claim of a script's reply {id, look first, fields, history, and for an agent the version}."""
+    job_id, look, flat, history, *version = reply
     fields = pairs(flat)
     token = Token(
         job_id=job_id,
@@ -160,7 +160,9 @@ def read_claim(reply: Sequence[Any]) -> Claim:
         nonce=fields["nonce"],
     )
     job = job_of(job_id, fields, history)
-    return Claim(token, job, int(fields["max"]), bool(look), "cancel" in fields)
+    return Claim(
+        token, job, int(fields["max"]), bool(look), "cancel" in fields, version=int(version[0]) if version else None
+    )
 
 
 def read_queued(function: str, reply: Sequence[str]) -> QueuedJob:

@@ -52,6 +52,7 @@ class MemoryJobs:
         self._unclaimed: dict[str, int] = {}
         self._grants: dict[str, tuple[dict[str, int], Placement | None]] = {}
         self._draining: set[str] = set()
+        self._version = 0
         self._stream: list[Transition] = []
         self._entries = 0
         self._logs: dict[str, list[LogLine]] = defaultdict(list)
@@ -183,10 +184,12 @@ class MemoryJobs:
         return len(found)
 
     # -- the way of a job ----------------------------------------------------------------------------------------
-    def submit(self, job: NewJob) -> Submitted:
+    def submit(self, job: NewJob, *, version: int | None = None) -> Submitted:
         place = settled_place(job.id)
         with self._lock:
             epoch, now = self._live(), self._now()
+            if version is not None and version != self._version:
+                return Submitted(job.id, False, None, job.generation, moved=True)
             old, created = self._jobs.get(job.id), now
             look = job.look_first or (self._epoch is not None and self._epoch[1] == 0)  # the rebuild goes on
             if old is not None:
@@ -262,7 +265,7 @@ class MemoryJobs:
                 held.attempt, held.counted, held.epoch, held.look = counted + 1, epoch, epoch, True
                 held.nonce, held.started, held.lease = secrets.token_hex(8), now, now + wire.micros(lease_s)
                 self._move(held, JobState.running, now)
-                claims.append(self._claim_of(held, look))
+                claims.append(replace(self._claim_of(held, look), version=self._version))
             if claims:
                 self._recheck_unclaimed(agent)
             return claims
@@ -320,6 +323,7 @@ class MemoryJobs:
                 there = self._jobs.get(token.job_id)
                 return there is not None and (there.state, there.new.generation) == (ended.state, token.generation)
             held.end, held.done = _bounded(ended), now
+            self._grant_again(held)
             held.nonce, held.by, held.look = None, None, False
             self._settled.add(place)
             self._move(held, JobState(ended.state), now, error=wire.error_line(ended.error), run_s=ended.run_s)

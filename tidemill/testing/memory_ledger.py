@@ -46,7 +46,6 @@ class MemoryLedger(MemoryJobs):
         super().__init__(clock)
         self._functions: dict[str, FunctionRecord] = {}
         self._pools: dict[str, PoolSpec] = {}
-        self._version = 0
         self._leases: dict[str, tuple[str, int]] = {}
         self._scaling: dict[str, int] = {}
         self._failures: dict[tuple[str, str], StartFailure] = {}

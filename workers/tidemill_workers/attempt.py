@@ -49,6 +49,11 @@ _WHY_CHARS = 300
 log = structlog.get_logger(__name__)
 
 
+class Finder(Protocol):
+    def __call__(self, name: str, version: int | None = None) -> FunctionRecord | None:
+        """The deployed function, None when it was deleted. `version`: that of the ledger's functions, where known."""
+
+
 class Prices(Protocol):
     def __call__(self) -> tuple[float, bool]:
         """US dollars for a second of one slot, and whether the pool has a GPU."""
@@ -64,7 +69,7 @@ class Workshop:
     record: Record
     fleet: Fleet[Runner]
     leases: LeaseKeeper
-    find: Callable[[str], FunctionRecord | None]
+    find: Finder
     price: Prices
     work_dir: Path
     lease_s: float
@@ -112,7 +117,7 @@ class Attempt:
     def _work(self, lease: Lease) -> str:
         shop, claim = self._shop, self._claim
         failpoint("attempt.claimed")
-        function = shop.find(self._job.function)
+        function = shop.find(self._job.function, claim.version)
         if claim.look_first and (manifest := resume(shop.ledger, shop.record, claim, shop.lease_s)) is not None:
             return f"found {manifest.state}"
         if claim.cancel:

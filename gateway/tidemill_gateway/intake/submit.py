@@ -30,11 +30,15 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What became of one object: its identity by HEAD for each function, how many jobs are new, or that it is none."""
+    """What became of one object: its identity by HEAD for each function, how many jobs are new, or that it is none.
+
+    `moved`: the table of functions is an old one, so not everything was done.
+    """
 
     ids: Mapping[str, str]
     created: int = 0
     ignored: bool = False
+    moved: bool = False
 
 
 class Submitter:
@@ -49,20 +53,21 @@ class Submitter:
         self._lively: dict[tuple[str, str], float] = {}
         self._lively_lock = threading.Lock()
 
-    def submit(self, job: NewJob) -> Submitted:
-        """Hand a job to the ledger, and ring the agent whose grant it used.
+    def submit(self, job: NewJob, *, version: int | None = None) -> Submitted:
+        """Hand a job to the ledger, and ring the agent whose grant it used. `version` as in `Ledger.submit`.
 
         Raises:
             LedgerUnavailable: Redis does not answer, or has no epoch.
         """
-        submitted = self._ledger.submit(job)
+        submitted = self._ledger.submit(job, version=version)
         failpoint("intake.submitted")
         if submitted.agent is not None:
             self._ring(submitted.agent, submitted.job_id, job.function)
         return submitted
 
     def event(self, table: Table, event: BucketEvent) -> Taken:
-        """Take the object that an event points at; nothing when no trigger is meant.
+        """Take the object that an event points at; nothing when no trigger is meant. The table may be an old one: jobs
+        are accepted only while its version is the ledger's.
 
         Raises:
             StoreUnavailable, LedgerUnavailable: the next listing finds the object.
@@ -73,7 +78,7 @@ class Submitter:
                 self.note(event.bucket, key, reason)
                 continue
             if (info := self._store.head(event.bucket, key)) is not None:
-                return self._take(table, info, look_first=False)
+                return self._take(table, info, look_first=False, version=table.version)
         return Taken({})
 
     def listed(self, table: Table, bucket: str, key: str) -> Taken:
@@ -92,7 +97,7 @@ class Submitter:
         if self._noted.put((bucket, key, reason), None):
             self._ledger.note_ignored(bucket, key, reason)
 
-    def _take(self, table: Table, info: ObjectInfo, *, look_first: bool) -> Taken:
+    def _take(self, table: Table, info: ObjectInfo, *, look_first: bool, version: int | None = None) -> Taken:
         hop = rules.hop_of(info.metadata.get(HOP))
         targets = current_targets(table, info)
         ids = {record.name: identity(record, self._store.name, info) for record, _ in targets}
@@ -110,7 +115,9 @@ class Submitter:
             job = object_job(record, ids[record.name], info, hop, params, look_first=look_first)
             started = time.perf_counter()
             failpoint("intake.looked_at")
-            submitted = self.submit(job)
+            submitted = self.submit(job, version=version)
+            if submitted.moved:
+                return Taken(ids, created, moved=True)
             created += submitted.created
             if submitted.created:
                 self._enliven(info.bucket, info.key)

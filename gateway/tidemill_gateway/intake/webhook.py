@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -20,7 +20,7 @@ from tidemill.models import BucketEvent
 from tidemill_gateway.catalogue import Catalogue
 from tidemill_gateway.intake.canary import Canary
 from tidemill_gateway.intake.dialects import read
-from tidemill_gateway.intake.submit import Submitter
+from tidemill_gateway.intake.submit import Submitter, Taken
 from tidemill_gateway.metrics import Metrics
 from tidemill_gateway.pressure import Pressure
 
@@ -140,14 +140,13 @@ class Receiver:
                     hints.setdefault((event.bucket, event.keys), (event, arrival.at))
         if not hints:
             return
-        table = self._catalogue.current()
-        meant = [hint for hint in hints.values() if hint[0].bucket in table.triggers]
+        meant = self._meant(list(hints.values()))
         if not meant:
             return
         self._pressure.check()
         for event, at in meant:
             try:
-                taken = self._submitter.event(table, event)
+                taken = self._take(event)
             except (InvalidSpec, NotAllowed, NotFound) as error:
                 # A forged event, or one of a bucket that went: the others of the batch are as good as ever.
                 log.info("intake.no_object", bucket=event.bucket, key=event.keys[0], error=error.message)
@@ -155,6 +154,23 @@ class Receiver:
             if taken.created:
                 self._metrics.jobs_accepted.labels("event").inc(taken.created)
                 self._metrics.intake_seconds.observe(time.monotonic() - at)
+
+    def _meant(self, hints: list[tuple[BucketEvent, float]]) -> list[tuple[BucketEvent, float]]:
+        """Those of buckets that a trigger watches; the ledger is asked for new triggers only about the others."""
+        table = self._catalogue.known()
+        if not all(hint[0].bucket in table.triggers for hint in hints):
+            table = self._catalogue.current()
+        return [hint for hint in hints if hint[0].bucket in table.triggers]
+
+    def _take(self, event: BucketEvent) -> Taken:
+        """Take an event by the functions as they were read last, which is true when a job comes of it: the ledger
+        accepts none at another version. In all other cases the version is asked for, and a new one used."""
+        table = self._catalogue.known()
+        taken = self._submitter.event(table, event)
+        if (taken.created and not taken.moved) or (newer := self._catalogue.current()) is table:
+            return taken
+        again = self._submitter.event(newer, event)
+        return replace(again, created=taken.created + again.created)
 
     def _is_canary(self, event: BucketEvent, at: float) -> bool:
         if self._canary is None:

@@ -88,6 +88,20 @@ def test_functions_and_pools_are_mirrored_and_the_version_grows_with_each_change
     assert changed() and ledger.functions() == {} and ledger.function("ocr") is None
 
 
+def test_a_job_that_was_made_for_other_functions_is_not_taken(world: World) -> None:
+    ledger, agent, job = world.ledger, world.agent(), world.new()
+    before = ledger.version()
+    ledger.put_pool(PoolSpec(name="gpu", slots=2))
+    refused = ledger.submit(job, version=before)
+    assert (refused.moved, refused.created, refused.state) == (True, False, None) and ledger.job(job.id) is None
+    taken = ledger.submit(job, version=ledger.version())
+    assert (taken.moved, taken.created) == (False, True)
+    ledger.put_pool(PoolSpec(name="gpu", slots=3))
+    ledger.release(job.id, agent, Placement(pool="gpu"))
+    (claim,) = ledger.claim(agent, 1, 60.0)
+    assert claim.version == ledger.version() > before
+
+
 def test_a_draining_pool_takes_no_jobs_and_tells_its_agents(world: World) -> None:
     ledger = world.ledger
     ledger.put_pool(PoolSpec(name="gpu"))

@@ -319,6 +319,17 @@ def test_a_commit_gives_its_grant_back_unless_grants_were_replaced_or_the_job_we
     assert ledger.submit(world.new()).agent is None, "the planner released both, no grant paid for them"
 
 
+def test_an_end_that_was_told_only_once_gives_its_grant_back_too(world: World) -> None:
+    ledger, agent = world.ledger, world.agent()
+    ledger.set_grants("ocr", {agent: 1})
+    assert ledger.submit(world.new()).agent == agent
+    (claim,) = ledger.claim(agent, 1, 60.0)
+    for _ in range(2):  # the second is a repetition
+        assert ledger.published(claim.token, Ended("succeeded"))
+    assert ledger.submit(world.new()).agent == agent
+    assert ledger.submit(world.new()).agent is None
+
+
 def test_a_grant_never_overtakes_waiting_jobs_and_never_reaches_a_gone_agent(world: World) -> None:
     ledger, agent = world.ledger, world.agent()
     waiting = world.submit()

@@ -1,5 +1,4 @@
--- Purpose: mirror the commit record of the bucket; the lease then covers the publication. The slot is free now: a grant
---          that was used comes back, so that the next submit need not wait for the planner.
+-- Purpose: mirror the commit record of the bucket; the lease then covers the publication. The slot is free now.
 -- KEYS:    1 prefix
 -- ARGV:    1-5 token (id, generation, epoch, attempt, nonce), 6 the end (JSON), 7 lease (us)
 -- Reply:   1 (also when this token committed it already), or 0 for a stale token
@@ -13,12 +12,6 @@ redis.call("HSET", KEY.job .. id, "end", ARGV[6])
 if job.agent and redis.call("SREM", KEY.running .. job.agent, id) == 1 then
   redis.call("SADD", KEY.publishing .. job.agent, id)
 end
-local number = redis.call("HGET", KEY.job .. id, "granted")
-if number then
-  redis.call("HDEL", KEY.job .. id, "granted")
-  if job.agent and redis.call("HGET", KEY.grants .. job.fn, "#") == number then
-    redis.call("HINCRBY", KEY.grants .. job.fn, job.agent, 1)
-  end
-end
+grant_again(id, job)
 move(id, job, "committed")
 return 1

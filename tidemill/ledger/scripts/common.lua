@@ -176,6 +176,16 @@ local function whole(id, look)
   return {id, look and 1 or 0, redis.call("HGETALL", KEY.job .. id), redis.call("LRANGE", KEY.history .. id, 0, -1)}
 end
 
+-- The slot of this job is free: a grant that it used comes back, so that the next submit need not wait for the planner.
+local function grant_again(id, job)
+  local number = redis.call("HGET", KEY.job .. id, "granted")
+  if not number then return end
+  redis.call("HDEL", KEY.job .. id, "granted")
+  if job.agent and redis.call("HGET", KEY.grants .. job.fn, "#") == number then
+    redis.call("HINCRBY", KEY.grants .. job.fn, job.agent, 1)
+  end
+end
+
 -- Whether the one who ends this job has to look for a commit record first.
 local function looks_first(job)
   return job.look or job.attempt > 1 or job.accepted ~= EPOCH

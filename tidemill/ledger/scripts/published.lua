@@ -15,6 +15,7 @@ if job.agent then
   redis.call("SREM", KEY.running .. job.agent, id)
   redis.call("SREM", KEY.publishing .. job.agent, id)
 end
+grant_again(id, job)
 redis.call("HSET", KEY.job .. id, "end", ARGV[7], "done", text(NOW))
 if ARGV[8] ~= "" then redis.call("HSET", KEY.job .. id, "error", ARGV[8]) end
 redis.call("HDEL", KEY.job .. id, "nonce", "by", "look", "looks")

@@ -1,10 +1,11 @@
 -- Purpose: accept a job, once for each id and generation; with a grant it goes straight to an agent.
 -- KEYS:    1 prefix
 -- ARGV:    1 id, 2 generation, 3 function, 4 spec (JSON), 5 max attempts, 6 owner ("" = default), 7 look first (0, 1),
---          8 summary, 9 settled shard, 10 settled digest
--- Reply:   {created (0, 1), state ("" = none), generation, agent ("" = none), settled (0, 1)}
+--          8 summary, 9 settled shard, 10 settled digest, 11 version of functions and pools ("" = any)
+-- Reply:   {created (0, 1), state ("" = none), generation, agent ("" = none), settled (0, 1)}; {} at another version
 -- States:  none -> queued (or released); terminal with a lower generation -> queued (or released); others stay
 if not EPOCH then return NO_EPOCH end
+if ARGV[11] ~= "" and ARGV[11] ~= (redis.call("GET", KEY.version) or "0") then return {} end
 local id, generation, fn = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 -- Sequence 0: the rebuild goes on, and the settled set is not complete. An event may be about what is finished.
 local look = ARGV[7] == "1" or redis.call("HGET", KEY.epoch, "sequence") == "0"

@@ -167,21 +167,22 @@ class Agent:
         for lease in self._leases.held():
             lease.interrupt()
 
-    def find(self, name: str) -> FunctionRecord | None:
+    def find(self, name: str, version: int | None = None) -> FunctionRecord | None:
         """Give the deployed function, or None when it was deleted: the bucket has the last word, for a ledger that was
-        lost knows none until it is restored.
+        lost knows none until it is restored. `version`: the ledger's, when the caller has just heard it.
 
         Raises:
             ServiceUnavailable: nobody can say.
         """
-        if (found := self._mirrored(name)) is not None:
+        if (found := self._mirrored(name, version)) is not None:
             return found
         stored = self._record.get_function(name)
         return stored if stored is not None and stored.deleted_at is None else None
 
-    def _mirrored(self, name: str) -> FunctionRecord | None:
+    def _mirrored(self, name: str, version: int | None = None) -> FunctionRecord | None:
         """The function as the ledger has it, from a cache that the ledger's version number keeps true."""
-        version = self._ledger.version()
+        if version is None:
+            version = self._ledger.version()
         if self._functions[0] != version:
             self._functions = (version, self._ledger.functions())
         return self._functions[1].get(name)
