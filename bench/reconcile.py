@@ -87,7 +87,7 @@ def _services(store: S3Store, ledger: RedisLedger) -> Services:
         ledger=ledger,
         record=record,
         store=store,
-        ring=lambda *_: None,
+        bell=lambda *_: "",
         gateway=GatewaySettings(token=SecretStr(secrets.token_hex(8))),
         intake=IntakeSettings(),
     )

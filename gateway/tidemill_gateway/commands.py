@@ -116,17 +116,13 @@ def _services(settings: Settings) -> Services:
     from tidemill_gateway.services import Services
 
     url = settings.redis.url.get_secret_value()
-    doorbell = Doorbell(url)
     store = open_store(settings.store)
-
-    def ring(agent: str, job_id: str, function: str) -> None:
-        doorbell.ring(agent.rsplit("-", 1)[0], agent, job_id, function)  # an agent is called <pool>-<hex>
 
     return Services(
         ledger=connect(url, settings.redis.prefix),
         record=Record(store, settings.store.bucket),
         store=store,
-        ring=ring,
+        bell=Doorbell(url).message,
         gateway=settings.gateway,
         intake=settings.intake,
         lease_s=settings.agent.lease_s,

@@ -18,7 +18,7 @@ from tidemill_gateway.feed import Feed
 from tidemill_gateway.intake.canary import Canary
 from tidemill_gateway.intake.events import Events, Notifications
 from tidemill_gateway.intake.reconciler import Reconciler
-from tidemill_gateway.intake.submit import Ring, Submitter
+from tidemill_gateway.intake.submit import Bell, Submitter
 from tidemill_gateway.intake.webhook import Receiver
 from tidemill_gateway.metrics import Metrics
 from tidemill_gateway.pressure import Pressure
@@ -34,7 +34,7 @@ class Services:
         ledger: Ledger,
         record: Record,
         store: Store,
-        ring: Ring,
+        bell: Bell,
         gateway: GatewaySettings,
         intake: IntakeSettings,
         lease_s: float = 15.0,
@@ -53,7 +53,7 @@ class Services:
         self.catalogue = Catalogue(ledger)
         self.pressure = Pressure(ledger)
         self.feed = Feed(ledger)
-        self.submitter = Submitter(ledger, store, ring, max_hops=intake.max_hops)
+        self.submitter = Submitter(ledger, store, bell, max_hops=intake.max_hops)
         self.deployer = Deployer(ledger, record, store, clock)
         self.calls = Calls(
             ledger,

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support import S3, run_seaweed, wait_until
 from tests.support.gateway import AGENT, HOOK_SECRET, Lab, free_socket, run_gateway
+from tidemill.doorbell import TASK, make_app, queue_name
 from tidemill.errors import LedgerUnavailable
 from tidemill.ledger.api import AgentReport
 from tidemill.local.seaweed import Webhook
@@ -250,7 +251,7 @@ def test_a_full_queue_still_answers_and_the_listing_makes_up_for_it(
         assert len(lab.jobs()) == 5
 
 
-def test_a_grant_sends_the_job_on_and_rings_the_agent(lab: Lab, bucket: str) -> None:
+def test_a_grant_sends_the_job_on_and_rings_the_agent(lab: Lab, bucket: str, redis_url: str) -> None:
     inbox = f"{bucket}-in"
     _deploy(lab, inbox)
     lab.ledger.heartbeat(AgentReport(AGENT, "pool", 4))
@@ -259,9 +260,13 @@ def test_a_grant_sends_the_job_on_and_rings_the_agent(lab: Lab, bucket: str) -> 
     lab.services.receiver.start()
     _event(lab, inbox, "in/a.txt")
 
-    [(agent, job_id, function)] = wait_until(lambda: lab.rung)
-    assert (agent, function) == (AGENT, "echo")
-    assert lab.http.get(f"/api/v1/jobs/{job_id}").json()["state"] == "released"
+    [job] = wait_until(lab.jobs)
+    assert job["state"] == "released"
+    app = make_app(redis_url)
+    with app.connection() as connection, connection.SimpleQueue(queue_name("pool", AGENT)) as queue:
+        message = queue.get(timeout=5)
+        assert (message.headers["task"], message.headers["argsrepr"]) == (TASK, job["id"])
+        message.ack()
 
 
 def test_an_event_is_taken_by_the_functions_that_another_gateway_deployed(lab: Lab, bucket: str) -> None:

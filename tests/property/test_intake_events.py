@@ -76,7 +76,7 @@ def _services() -> Services:
         ledger=ledger,
         record=record,
         store=store,
-        ring=lambda *_: None,
+        bell=lambda *_: "",
         gateway=GatewaySettings(token=SecretStr("t"), hook_secret=SecretStr("s")),
         intake=IntakeSettings(),
     )

@@ -12,7 +12,7 @@ import socket
 import tarfile
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import httpx
 import structlog
@@ -21,6 +21,7 @@ from pydantic import SecretStr
 
 from tests.support.servers import S3
 from tests.support.waiting import wait_until
+from tidemill.doorbell import Doorbell
 from tidemill.ledger import connect
 from tidemill.ledger.api import AgentReport, Ledger
 from tidemill.models import CommitOutput, JobError, Manifest, Placement
@@ -37,12 +38,11 @@ AGENT = "pool-000001"
 
 @dataclass
 class Lab:
-    """A running gateway: its services, a client with the token, and the doorbells that it rang."""
+    """A running gateway: its services, and a client with the token."""
 
     services: Services
     http: httpx.Client
     url: str
-    rung: list[tuple[str, str, str]] = field(default_factory=list)
 
     @property
     def ledger(self) -> Ledger:
@@ -136,12 +136,11 @@ def run_gateway(
     store = open_store(s3.settings)
     record = Record(store, platform)
     record.prepare()
-    rung: list[tuple[str, str, str]] = []
     services = Services(
         ledger=ledger,
         record=record,
         store=store,
-        ring=lambda agent, job_id, function: rung.append((agent, job_id, function)),
+        bell=Doorbell(redis_url).message,
         gateway=GatewaySettings(
             token=SecretStr(TOKEN), hook_secret=SecretStr(HOOK_SECRET), buckets=buckets, max_upload=max_upload
         ),
@@ -157,7 +156,7 @@ def run_gateway(
     try:
         wait_until(lambda: server.started, 10)
         with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=30) as http:
-            yield Lab(services, http, url, rung)
+            yield Lab(services, http, url)
     finally:
         server.should_exit = True
         thread.join(10)

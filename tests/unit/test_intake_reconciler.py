@@ -57,7 +57,7 @@ class World:
             ledger=self.ledger,
             record=record,
             store=self.store,
-            ring=lambda *_: None,
+            bell=lambda *_: "",
             gateway=GatewaySettings(token=SecretStr("t")),
             intake=IntakeSettings(),
         )

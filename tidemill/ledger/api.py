@@ -60,8 +60,7 @@ class Submitted:
 
     `created` is false when this identity is here already (`state` says how far it is), or finished long ago
     (`settled`; then `state` is None). `agent` is set when a grant sent the job straight to an agent (also when this is
-    found out by a repeated call): ring its doorbell. `moved`: functions have changed since the given version, and
-    nothing was done.
+    found out by a repeated call). `moved`: functions have changed since the given version, and nothing was done.
     """
 
     job_id: str
@@ -305,11 +304,12 @@ class Ledger(Protocol):
         """A number that grows with each change of a function or pool, so that readers may cache."""
 
     # -- the way of a job ----------------------------------------------------------------------------------------
-    def submit(self, job: NewJob, *, version: int | None = None) -> Submitted:
+    def submit(self, job: NewJob, *, version: int | None = None, bell: str = "") -> Submitted:
         """Accept a job, once for each id and generation; a higher generation only when the older one is terminal or
         forgotten. Uses a grant of its function when there is one and nothing of it waits. A retried job keeps its
         `created_at`, and so its place in listings; `QueuedJob.created_at` is the time of this submit. With `version`
-        it is accepted only while that is the version of functions and pools (`Submitted.moved`).
+        it is accepted only while that is the version of functions and pools (`Submitted.moved`). `bell` is the message
+        (`Doorbell.message`) that rings an agent; with it the grant and the doorbell are one step.
 
         Raises:
             LedgerUnavailable: with code `ledger_full` at the server's memory limit.

@@ -20,7 +20,7 @@ class JobCalls:
 
     _connection: Connection
 
-    def submit(self, job: NewJob, *, version: int | None = None) -> Submitted:
+    def submit(self, job: NewJob, *, version: int | None = None, bell: str = "") -> Submitted:
         shard, digest = settled_place(job.id)
         reply = self._connection.run(
             "submit",
@@ -35,6 +35,7 @@ class JobCalls:
             shard,
             digest,
             "" if version is None else version,
+            bell,
         )
         if not reply:
             return Submitted(job.id, False, None, job.generation, moved=True)

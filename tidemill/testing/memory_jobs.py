@@ -53,6 +53,7 @@ class MemoryJobs:
         self._grants: dict[str, tuple[dict[str, int], Placement | None]] = {}
         self._draining: set[str] = set()
         self._version = 0
+        self.bells: list[tuple[str, str]] = []  # (agent, message) of the doorbells that would have been rung
         self._stream: list[Transition] = []
         self._entries = 0
         self._logs: dict[str, list[LogLine]] = defaultdict(list)
@@ -184,7 +185,7 @@ class MemoryJobs:
         return len(found)
 
     # -- the way of a job ----------------------------------------------------------------------------------------
-    def submit(self, job: NewJob, *, version: int | None = None) -> Submitted:
+    def submit(self, job: NewJob, *, version: int | None = None, bell: str = "") -> Submitted:
         place = settled_place(job.id)
         with self._lock:
             epoch, now = self._live(), self._now()
@@ -212,6 +213,8 @@ class MemoryJobs:
                 return Submitted(job.id, True, JobState.queued, job.generation)
             held.granted, placement = self._grants[job.function]
             self._bind(held, chosen, placement, now)
+            if bell:
+                self.bells.append((chosen, bell))
             return Submitted(job.id, True, JobState.released, job.generation, agent=chosen)
 
     def _granted(self, function: str, now: int) -> str | None:

@@ -16,8 +16,8 @@ from __future__ import annotations
 import base64
 import errno
 import hashlib
+import secrets
 import shutil
-import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -129,7 +129,8 @@ class Attempt:
                 hint="Deploy it again, then `tidemill job retry ID`.",
             )
             return self._end(None, End("failed", gone))
-        folder = Path(tempfile.mkdtemp(dir=shop.work_dir, prefix=f"job-{claim.token.job_id[:12]}-"))
+        folder = shop.work_dir / f"job-{claim.token.job_id[:12]}-{secrets.token_hex(4)}"
+        folder.mkdir(mode=0o700)
         try:
             return self._run(function, folder, lease)
         finally:
@@ -153,7 +154,6 @@ class Attempt:
             return self._end(function, End("failed", gone))
         except PreconditionFailed:
             return self._end(function, _superseded(self._job))
-        file.chmod(0o444)
         failpoint("attempt.fetched")
         task = _task(self._job, self._claim, function, file, got)
         try:
@@ -383,12 +383,9 @@ class _LogKeeper:
 
 def _place_for_input(job: Job, folder: Path) -> Path:
     """Give the file that the input is downloaded to. Local names are ours: a key never becomes a path."""
-    inside = folder / "in"
-    inside.mkdir(mode=0o755)
-    folder.chmod(0o755)
     suffix = Path(_name(job)).suffix
     safe = suffix if suffix.isascii() and suffix[1:].isalnum() and len(suffix) <= 12 else ""
-    return inside / f"input{safe}"
+    return folder / f"input{safe}"
 
 
 def _name(job: Job) -> str:
@@ -415,7 +412,7 @@ def _task(job: Job, claim: Claim, function: FunctionRecord, file: Path, got: Dow
         content_type=got.content_type or job.input.content_type or "application/octet-stream",
         metadata=got.metadata,
         params={**params, **job.params},
-        job_dir=file.parent.parent,
+        job_dir=file.parent,
         timeout_s=function.spec.limits.timeout,
     )
 

@@ -1,4 +1,4 @@
-"""From an object to its job: HEAD, the written rules, the identity, one ledger call, and the doorbell.
+"""From an object to its job: HEAD, the written rules, the identity, and one ledger call, which rings the agent.
 
 Events and listings both come through here. The HEAD decides what the object is (its answer is also where the hop count
 stands), so a forged or stale event can at worst point at an object that is a job anyway.
@@ -22,7 +22,7 @@ from tidemill_gateway.catalogue import Table
 from tidemill_gateway.intake import rules
 from tidemill_gateway.intake.memo import Memo
 
-Ring = Callable[[str, str, str], object]  # agent, job id, function
+Bell = Callable[[str, str], str]  # job id, function -> the message that rings an agent
 HOP = "tidemill-hop"
 _LIVELY = 16
 log = structlog.get_logger(__name__)
@@ -44,25 +44,23 @@ class Taken:
 class Submitter:
     """Submits jobs. One for each process; safe from any thread."""
 
-    def __init__(self, ledger: Ledger, store: Store, ring: Ring, *, max_hops: int) -> None:
+    def __init__(self, ledger: Ledger, store: Store, bell: Bell, *, max_hops: int) -> None:
         self._ledger = ledger
         self._store = store
-        self._ring = ring
+        self._bell = bell
         self._max_hops = max_hops
         self._noted: Memo[tuple[str, str, str], None] = Memo(50_000, 600.0)
         self._lively: dict[tuple[str, str], float] = {}
         self._lively_lock = threading.Lock()
 
     def submit(self, job: NewJob, *, version: int | None = None) -> Submitted:
-        """Hand a job to the ledger, and ring the agent whose grant it used. `version` as in `Ledger.submit`.
+        """Hand a job to the ledger, which rings the agent whose grant it used. `version` as in `Ledger.submit`.
 
         Raises:
             LedgerUnavailable: Redis does not answer, or has no epoch.
         """
-        submitted = self._ledger.submit(job, version=version)
+        submitted = self._ledger.submit(job, version=version, bell=self._bell(job.id, job.function))
         failpoint("intake.submitted")
-        if submitted.agent is not None:
-            self._ring(submitted.agent, submitted.job_id, job.function)
         return submitted
 
     def event(self, table: Table, event: BucketEvent) -> Taken:

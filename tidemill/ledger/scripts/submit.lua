@@ -1,7 +1,8 @@
 -- Purpose: accept a job, once for each id and generation; with a grant it goes straight to an agent.
 -- KEYS:    1 prefix
 -- ARGV:    1 id, 2 generation, 3 function, 4 spec (JSON), 5 max attempts, 6 owner ("" = default), 7 look first (0, 1),
---          8 summary, 9 settled shard, 10 settled digest, 11 version of functions and pools ("" = any)
+--          8 summary, 9 settled shard, 10 settled digest, 11 version of functions and pools ("" = any),
+--          12 the message that rings an agent ("" = the caller rings)
 -- Reply:   {created (0, 1), state ("" = none), generation, agent ("" = none), settled (0, 1)}; {} at another version
 -- States:  none -> queued (or released); terminal with a lower generation -> queued (or released); others stay
 if not EPOCH then return NO_EPOCH end
@@ -55,6 +56,7 @@ if #grants > 0 and redis.call("ZCOUNT", KEY.queue .. fn, "-inf", NOW) == 0 then
     if redis.call("HINCRBY", KEY.grants .. fn, best, -1) <= 0 then redis.call("HDEL", KEY.grants .. fn, best) end
     bind(id, job, best, placement)
     redis.call("HSET", KEY.job .. id, "granted", number)
+    ring(best, ARGV[12])
     return {1, "released", generation, best, 0}
   end
 end

@@ -47,7 +47,7 @@ def make_worker_app(redis_url: str, agent: Agent) -> Celery:
     )
     Panel.data.pop("enable_events", None)  # Flower would switch events of doorbells on
 
-    def doorbell(_name: str) -> None:
+    def doorbell() -> None:
         agent.answer()
 
     app.task(name=TASK, Request=DoorbellRequest)(doorbell)

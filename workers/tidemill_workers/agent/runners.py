@@ -231,7 +231,7 @@ class Runner:
             process.limit(0.0, "abandoned")
             raise
         finally:
-            runner_files.remove_tree(source)
+            runner_files.remove_input(source)
             with self._changed:
                 self._busy = False
                 alive = self._end is None
