@@ -313,8 +313,6 @@ def test_the_input_cannot_be_altered_and_is_gone_after_the_job(bench: RunnerBenc
         import os
 
         def run(file, ctx):
-            if "path" in ctx.params:
-                return os.path.exists(ctx.params["path"])
             refused = []
             for action in (
                 lambda: open(file.path, "ab"),
@@ -333,9 +331,43 @@ def test_the_input_cannot_be_altered_and_is_gone_after_the_job(bench: RunnerBenc
     )
     if runner.isolation is None or runner.isolation.landlock_abi < 3:
         pytest.skip("the kernel's Landlock is too old to protect the input from a function of the same user")
-    refused, path = json.loads(contents(bench.run(runner))["result.json"])
-    assert refused == 6
-    assert contents(bench.run(runner, params={"path": path})) == {"result.json": b"false"}
+    for _ in range(2):
+        refused, path = json.loads(contents(bench.run(runner))["result.json"])
+        assert refused == 6
+        assert not Path(path).exists() and not list(Path(path).parent.iterdir())
+
+
+@pytest.mark.parametrize(
+    "harm", ["(after / 'old').write_text('x')", "after.rmdir()", "after.rmdir(), after.symlink_to('/')"]
+)
+def test_what_happens_to_the_next_jobs_folder_in_the_background_does_not_show(bench: RunnerBench, harm: str) -> None:
+    """The folder of the next job's outputs is made ahead, beside this job's."""
+    runner = bench.started(
+        f"""
+        import os
+        import pathlib
+        import threading
+        import time
+
+        done = pathlib.Path(os.environ["HOME"], "done")
+
+        def later(after):
+            while not after.exists():
+                time.sleep(0.001)
+            {harm}
+            done.touch()
+
+        def run(file, ctx):
+            if done.exists():
+                return "next"
+            after = ctx.output_dir.parent / str(int(ctx.output_dir.name) + 1)
+            threading.Thread(target=later, args=(after,), daemon=True).start()
+            return "first"
+        """
+    )
+    assert contents(bench.run(runner)) == {"result.json": b'"first"'}
+    wait_until(lambda: list(bench.work_root.glob("*/home/done")))
+    assert contents(bench.run(runner)) == {"result.json": b'"next"'}
 
 
 def test_links_in_the_output_folder_are_not_published_nor_is_a_replaced_folder(bench: RunnerBench) -> None:

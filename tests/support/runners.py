@@ -77,9 +77,7 @@ class RunnerBench:
 
     def task(self, content: bytes = b"input", params: Mapping[str, Any] | None = None, timeout_s: float = 20) -> Task:
         number = next(self._numbers)
-        job_dir = self.folder / f"job{number}"
-        job_dir.mkdir()
-        file = job_dir / "input"
+        file = self.folder / f"input{number}"
         file.write_bytes(content)
         job = {"id": f"job{number}", "function": "fn", "revision": "r1", "generation": 1, "attempt": 2, "owner": "ann"}
         return Task(
@@ -92,7 +90,7 @@ class RunnerBench:
             content_type="text/plain",
             metadata={"colour": "blue"},
             params=dict(params or {}),
-            job_dir=job_dir,
+            outputs=self.folder / f"outputs{number}",
             timeout_s=timeout_s,
         )
 

@@ -116,7 +116,7 @@ class Scene:
 
     @staticmethod
     def outcome(task: Task, files: dict[str, bytes], kind: Any = "succeeded", **more: Any) -> Outcome:
-        folder = task.job_dir / "out"
+        folder = task.outputs
         folder.mkdir()
         for name, body in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -129,18 +129,19 @@ class Attempt:
                 hint="Deploy it again, then `tidemill job retry ID`.",
             )
             return self._end(None, End("failed", gone))
-        folder = shop.work_dir / f"job-{claim.token.job_id[:12]}-{secrets.token_hex(4)}"
-        folder.mkdir(mode=0o700)
+        # Local names are ours: a key never becomes a path.
+        name = f"job-{claim.token.job_id[:12]}-{secrets.token_hex(4)}"
+        file, outputs = shop.work_dir / f"{name}-input", shop.work_dir / f"{name}-outputs"
         try:
-            return self._run(function, folder, lease)
+            return self._run(function, file, outputs, lease)
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            file.unlink(missing_ok=True)
+            shutil.rmtree(outputs, ignore_errors=True)
 
-    def _run(self, function: FunctionRecord, folder: Path, lease: Lease) -> str:
+    def _run(self, function: FunctionRecord, file: Path, outputs: Path, lease: Lease) -> str:
         shop, source = self._shop, self._job.input
-        if shutil.disk_usage(folder).free < DISK_ROOM_BYTES:
+        if shutil.disk_usage(shop.work_dir).free < DISK_ROOM_BYTES:
             raise OSError(errno.ENOSPC, "the disk is full", str(shop.work_dir))
-        file = _place_for_input(self._job, folder)
         try:
             got = shop.record.store.download(
                 source.bucket, source.key, file, etag=source.etag or None, version_id=source.version_id
@@ -155,7 +156,7 @@ class Attempt:
         except PreconditionFailed:
             return self._end(function, _superseded(self._job))
         failpoint("attempt.fetched")
-        task = _task(self._job, self._claim, function, file, got)
+        task = _task(self._job, self._claim, function, file, outputs, got)
         try:
             with shop.fleet.lend(function, give_up=lambda: lease.over or shop.draining()) as runner:
                 self._runner = runner
@@ -381,18 +382,11 @@ class _LogKeeper:
         return b"".join((self._head + self._tail)[-lines:]).decode("utf-8", "replace")
 
 
-def _place_for_input(job: Job, folder: Path) -> Path:
-    """Give the file that the input is downloaded to. Local names are ours: a key never becomes a path."""
-    suffix = Path(_name(job)).suffix
-    safe = suffix if suffix.isascii() and suffix[1:].isalnum() and len(suffix) <= 12 else ""
-    return folder / f"input{safe}"
-
-
 def _name(job: Job) -> str:
     return job.input.name or job.input.key.rsplit("/", 1)[-1]
 
 
-def _task(job: Job, claim: Claim, function: FunctionRecord, file: Path, got: Downloaded) -> Task:
+def _task(job: Job, claim: Claim, function: FunctionRecord, file: Path, outputs: Path, got: Downloaded) -> Task:
     """What the runner is told of the job."""
     params = {key: schema["default"] for key, schema in function.spec.params.items() if "default" in schema}
     return Task(
@@ -412,7 +406,7 @@ def _task(job: Job, claim: Claim, function: FunctionRecord, file: Path, got: Dow
         content_type=got.content_type or job.input.content_type or "application/octet-stream",
         metadata=got.metadata,
         params={**params, **job.params},
-        job_dir=file.parent,
+        outputs=outputs,
         timeout_s=function.spec.limits.timeout,
     )
 

@@ -17,6 +17,7 @@ import structlog
 from tidemill.errors import ServiceUnavailable
 from tidemill.ledger.api import Ledger, Token
 
+_LOOK_S = 0.5  # logs and progress go out as often
 log = structlog.get_logger(__name__)
 
 
@@ -64,8 +65,7 @@ class LeaseKeeper:
         self._every_s = min(every_s, lease_s / 4, 0.75)
         self._leases: dict[str, Lease] = {}
         self._mutex = threading.Lock()
-        self._wake = threading.Event()
-        self._closed = False
+        self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="leases", daemon=True)
         self._thread.start()
 
@@ -75,7 +75,6 @@ class LeaseKeeper:
         lease = Lease(token, interrupt)
         with self._mutex:
             self._leases[token.nonce] = lease
-        self._wake.set()
         try:
             yield lease
         finally:
@@ -99,19 +98,13 @@ class LeaseKeeper:
             self._ledger.progress(lease.token, *progress)
 
     def close(self) -> None:
-        self._closed = True
-        self._wake.set()
+        self._closing.set()
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
+        """Looks twice a second, so that no attempt waits for this thread to wake: its claim gave it a whole lease."""
         renewed_at = time.monotonic()
-        while not self._closed:
-            if self.held():  # logs and progress go out twice a second
-                self._wake.wait(timeout=0.5)
-            else:  # sleep until the first attempt comes; its claim has given it a whole lease
-                self._wake.wait()
-                renewed_at = time.monotonic()
-            self._wake.clear()
+        while not self._closing.wait(min(_LOOK_S, self._every_s)):
             leases = self.held()
             try:
                 if leases and time.monotonic() - renewed_at >= self._every_s:

@@ -2,9 +2,12 @@
 
     <work root>/<function>-<random>/
         lib/    our files that run in it: a copy, so that no runner can change another's
-        in/     inputs, one folder per job: readable for the runner, not writable
+        in/     the input of the job that runs: readable for the runner, not writable
         home/   HOME, the runner's own        tmp/  TMPDIR, likewise
         out/    outputs, one folder per job, made by the runner, moved away by the agent
+
+Making or removing a folder takes 0.15 ms on a common file system, as long as a round trip to Redis; hence no folder for
+each input.
 
 Names are short: TMPDIR carries the sockets of `multiprocessing`, whose paths must stay under 108 bytes.
 """
@@ -71,9 +74,8 @@ def remove_tree(path: Path) -> bool:
 def place_input(source: Path, folder: Path, name: str, gid: int | None) -> Path:
     """The input as `folder/<name>`, readable but not writable: a hard link where possible, else a copy.
 
-    `gid` is the runner's group when it is another user.
+    `gid` is the runner's group when it is another user. The folder is empty before.
     """
-    folder.mkdir(mode=0o750)
     target = folder / (Path(name).name.replace("\0", "") or "input")
     try:
         os.link(source, target)
@@ -81,19 +83,14 @@ def place_input(source: Path, folder: Path, name: str, gid: int | None) -> Path:
         shutil.copyfile(source, target)
     target.chmod(0o444 if gid is None else 0o440)
     if gid is not None:
-        os.chown(folder, -1, gid)
         os.chown(target, -1, gid)
     return target
 
 
-def remove_input(folder: Path) -> None:
-    """Takes away what `place_input` made. The next step of a job waits for it, and a tree takes five times as long."""
-    try:
-        for name in os.listdir(folder):
-            os.unlink(folder / name)
-        folder.rmdir()
-    except OSError:
-        remove_tree(folder)
+def remove_inputs(folder: Path) -> None:
+    """Takes away what `place_input` made. Raises OSError: the runner cannot have another job then."""
+    for name in os.listdir(folder):
+        os.unlink(folder / name)
 
 
 def readable_roots(python: Path, work_root: Path) -> list[Path]:

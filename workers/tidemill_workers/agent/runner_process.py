@@ -30,6 +30,7 @@ _CHUNK = 64 * 1024
 # hold it up.
 _DRAIN_LIMIT_BYTES = 4 * 1024 * 1024
 _GUARD_GRACE_S = 1.2
+_NAP_S = 5.0  # the thread looks at its limit as often; only a nearer one needs to wake it
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class RunnerProcess:
         with self._limit_lock:
             if self._limit is None or at < self._limit[0]:
                 self._limit = (at, reason)
-            if not self._closed:
+            if not self._closed and at < time.monotonic() + _NAP_S:
                 os.eventfd_write(self._wake, 1)
 
     def unlimit(self) -> None:
@@ -157,12 +158,12 @@ class RunnerProcess:
         self._close()
         self._on_end(End(self._status, self._killed_for))
 
-    def _wait_s(self) -> float | None:
+    def _wait_s(self) -> float:
         at = self._hard_kill_at
         if at is None:
             with self._limit_lock:
                 at = None if self._limit is None else self._limit[0]
-        return None if at is None else max(0.0, at - time.monotonic())
+        return _NAP_S if at is None else min(_NAP_S, max(0.0, at - time.monotonic()))
 
     def _enforce(self) -> None:
         """Ends the runner when its time has come: by the guard, and when that does not answer, by hand."""

@@ -81,8 +81,8 @@ class Task:
     """One job. `job` has id, function, revision, generation, attempt, owner; `file` is the downloaded input, `size`
     in bytes.
 
-    `job_dir` is the agent's folder for this attempt, best on the file system of the work root: outputs are moved into
-    it.
+    `outputs` is where the agent wants the folder of outputs: nothing lies there yet, best on the file system of the
+    work root.
     """
 
     job: Mapping[str, Any]
@@ -94,7 +94,7 @@ class Task:
     content_type: str
     metadata: Mapping[str, str]
     params: Mapping[str, Any]
-    job_dir: Path
+    outputs: Path
     timeout_s: float
 
 
@@ -216,12 +216,12 @@ class Runner:
             self._number += 1
         process, work = self._process, self._work
         assert work is not None
-        source = work / "in" / str(self._number)
+        given = work / "in"
         produced = work / "out" / str(self._number)
         began = time.monotonic()
         try:
             gid = self._uid if self.isolation is not None and self.isolation.user else None
-            path = runner_files.place_input(task.file, source, task.name, gid)
+            path = runner_files.place_input(task.file, given, task.name, gid)
             process.limit(began + task.timeout_s, "timeout")
             process.send(self._request(task, path, produced))
             reply, end = self._deliver(on_log, on_progress)
@@ -231,7 +231,7 @@ class Runner:
             process.limit(0.0, "abandoned")
             raise
         finally:
-            runner_files.remove_input(source)
+            runner_files.remove_inputs(given)
             with self._changed:
                 self._busy = False
                 alive = self._end is None
@@ -366,7 +366,7 @@ class Runner:
     def _outcome(
         self, task: Task, reply: dict[str, Any] | None, end: End | None, seconds: float, produced: Path
     ) -> Outcome:
-        target = task.job_dir / "output"
+        target = task.outputs
         if self._cancelled and (end is None or end.reason in (None, "cancelled")):
             error = self._failure("cancelled", "The job was cancelled")
             return Outcome("cancelled", error, None, seconds, target)
@@ -421,10 +421,9 @@ def describe_isolation(python: Path, work_root: Path | None = None) -> Isolation
     with tempfile.TemporaryDirectory(prefix="tidemill-probe-") as name:
         folder = Path(name)
         folder.chmod(0o711)
-        code, job_dir, secret = folder / "code", folder / "job", folder / "secret"
-        for path in (code, job_dir):
-            path.mkdir()
-            path.chmod(0o755)
+        code, secret = folder / "code", folder / "secret"
+        code.mkdir()
+        code.chmod(0o755)
         shutil.copyfile(Path(tidemill_workers.runner.__path__[0]) / "probe.py", code / "probe_isolation.py")
         (code / "probe_isolation.py").chmod(0o644)
         secret.write_text("secret")
@@ -433,17 +432,17 @@ def describe_isolation(python: Path, work_root: Path | None = None) -> Isolation
         runner = Runner(spec, folder / "work" if work_root is None else work_root)
         runner.start()
         try:
-            return _probe(runner, secret, job_dir)
+            return _probe(runner, secret, folder)
         finally:
             runner.stop(0)
 
 
-def _probe(runner: Runner, secret: Path, job_dir: Path) -> Isolation:
+def _probe(runner: Runner, secret: Path, folder: Path) -> Isolation:
     job = {"id": "probe", "function": "probe", "revision": "probe", "generation": 1, "attempt": 1, "owner": ""}
-    source = job_dir / "nothing"
+    source, outputs_dir = folder / "nothing", folder / "outputs"
     source.write_bytes(b"")
     params = {"agent_pid": os.getpid(), "secret": str(secret)}
-    task = Task(job, source, "nothing", "", "nothing", 0, "application/octet-stream", {}, params, job_dir, 30)
+    task = Task(job, source, "nothing", "", "nothing", 0, "application/octet-stream", {}, params, outputs_dir, 30)
     outcome = runner.run(task, lambda _stream, _line: None, lambda _done, _total, _unit: None)
     isolation = runner.isolation
     if outcome.error is not None or isolation is None:

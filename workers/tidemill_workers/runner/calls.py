@@ -33,7 +33,6 @@ class Calls:
         """One job: its outputs lie in the output folder afterwards. Raises whatever the handler raises."""
         api = self._api
         file, output = message["file"], message["output"]
-        os.mkdir(output)
         source = api.File(**{**file, "path": file["path"]})
         where = {name: file[name] for name in ("bucket", "key", "size")}
         job = api.Job(**message["job"], input=where)

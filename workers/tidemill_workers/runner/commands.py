@@ -37,7 +37,6 @@ class Commands:
 
     def run(self, message: wire.Message) -> None:
         """One job. Raises Failure when the exit code is not 0."""
-        os.mkdir(message["output"])
         env = {**os.environ, **variables(message)}
         process = subprocess.Popen(self._argv, cwd=self._code, env=env, stdin=subprocess.DEVNULL)
         self._cancel.on_ask = process.terminate

@@ -45,7 +45,7 @@ def keep(result: Any, output: str, allowed: list[str], file_class: Any) -> None:
 class _Writer:
     def __init__(self, output: str, allowed: list[str], file_class: Any) -> None:
         self._output = os.path.realpath(output)
-        self._allowed = [os.path.realpath(folder) for folder in allowed]
+        self._allowed = allowed
         self._file_class = file_class
         self._written: set[str] = set()
         self._moved: set[str] = set()
@@ -80,7 +80,7 @@ class _Writer:
 
     def write_file(self, name: str | None, value: Any) -> None:
         source = os.path.realpath(value.path if isinstance(value, self._file_class) else value)
-        if not any(_is_below(source, folder) for folder in [self._output, *self._allowed]):
+        if not any(_is_below(source, folder) for folder in [self._output, *map(os.path.realpath, self._allowed)]):
             raise Failure(
                 "output_not_allowed",
                 f"{source} is not a file of this job: return files from ctx.output_dir or a temporary folder",
@@ -122,7 +122,8 @@ class _Writer:
             raise Failure(
                 "output_exists", f"The handler returned {name!r}, and wrote a file of that name into ctx.output_dir too"
             )
-        os.makedirs(os.path.dirname(target), exist_ok=True)
+        if len(parts) > 1:
+            os.makedirs(os.path.dirname(target), exist_ok=True)
         self._written.add(target)
         return target
 

@@ -51,6 +51,7 @@ def serve(api: Any, requests_fd: int, replies_fd: int) -> None:
             else:
                 assert function is not None
                 os.chdir(message["code"])
+                _make_empty(message["output"])
                 function.run(message)
                 reply = {"type": "result"}
         except BaseException as error:
@@ -59,6 +60,8 @@ def serve(api: Any, requests_fd: int, replies_fd: int) -> None:
         streams.flush()
         cancel.end()
         reports.finish(reply)
+        if message["type"] == "run":
+            _make_next(message["output"])
         message = None
         if reply["type"] == "error" and function is None:
             return
@@ -120,6 +123,23 @@ def _read(fd: int, todo: queue.SimpleQueue[wire.Message | None], cancel: Cancel)
             if message["type"] == "run":
                 cancel.begin(message["number"])
             todo.put(message)
+
+
+def _make_next(output: str) -> None:
+    """The folder of the next job's outputs, made while nobody waits for it."""
+    folder, number = os.path.split(output)
+    with contextlib.suppress(OSError):  # then it is made when it is needed
+        os.mkdir(os.path.join(folder, str(int(number) + 1)))
+
+
+def _make_empty(output: str) -> None:
+    """An empty folder, whatever a function that still runs in the background did to the one that was made."""
+    try:
+        os.mkdir(output)
+    except FileExistsError:
+        if os.path.islink(output) or os.listdir(output):
+            os.rename(output, f"{output}-{os.getpid()}")
+            os.mkdir(output)
 
 
 def _out_of_the_way(fd: int) -> int:
