@@ -1,12 +1,17 @@
-"""What it costs to list a large bucket whose objects are all settled, and whose jobs the ledger forgot long ago."""
+"""What it costs to list a large bucket whose objects are all settled, and whose jobs the ledger forgot long ago.
+
+Set `BENCH_OBJECTS` for another number of objects; to write a million takes half an hour.
+"""
 
 from __future__ import annotations
 
+import os
 import secrets
 import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,7 +30,7 @@ from tidemill.store import open_store
 from tidemill.store.s3 import S3Store
 from tidemill_gateway.services import Services
 
-OBJECTS = 100_000
+OBJECTS = int(os.environ.get("BENCH_OBJECTS", "100000"))
 ROUNDS = 3
 WRITERS = 8
 _SPEC = FunctionSpec.model_validate(
@@ -94,12 +99,12 @@ def _services(store: S3Store, ledger: RedisLedger) -> Services:
 
 
 def _fill(store: S3Store, objects: int) -> None:
-    from concurrent.futures import ThreadPoolExecutor
+    def write(first: int) -> None:
+        for number in range(first, objects, WRITERS):
+            store.put("inbox", f"in/{number // 1000:04}/{number:07}.txt", b"x")
 
-    names = (f"in/{number // 1000:04}/{number:07}.txt" for number in range(objects))
     with ThreadPoolExecutor(WRITERS) as pool:
-        for _ in pool.map(lambda name: store.put("inbox", name, b"x"), names):
-            continue
+        list(pool.map(write, range(WRITERS)))
 
 
 def _ids(store: S3Store) -> Iterator[str]:
