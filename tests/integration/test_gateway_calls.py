@@ -1,4 +1,4 @@
-"""The HTTP API over a real Valkey and a real SeaweedFS: calls, results, refusals."""
+"""The HTTP API over a real Valkey and a real SeaweedFS: calls, results, retries, cancels."""
 
 import json
 import threading
@@ -9,35 +9,22 @@ import pytest
 import redis
 
 from tests.support import S3, wait_until
-from tests.support.gateway import AGENT, TOKEN, Lab, archive, free_socket, run_gateway
-from tidemill.errors import StoreUnavailable
+from tests.support.gateway import AGENT, ECHO, Lab, free_socket, run_gateway, submit
 from tidemill.ledger.api import AgentReport
 from tidemill.models import JobError, Placement, RequestRecord
 from tidemill.record.ending import End, finish
 from tidemill_placement.rebuild import rebuild
 
-_SPEC: dict[str, object] = {
-    "name": "echo",
-    "handler": "work:run",
-    "params": {"top_k": {"type": "integer", "default": 3, "minimum": 1}},
-}
-
 
 @pytest.fixture
 def lab(s3: S3, redis_url: str, bucket: str) -> Iterator[Lab]:
     with free_socket() as sock, run_gateway(s3, redis_url, bucket, sock) as found:
-        found.deploy(_SPEC).raise_for_status()
+        found.deploy(ECHO).raise_for_status()
         yield found
 
 
-def _submit(lab: Lab, content: bytes = b"x", key: str | None = None, params: object = None) -> httpx.Response:
-    headers = {"Idempotency-Key": key} if key else {}
-    files = {"file": ("a b.txt", content, "text/plain"), "params": (None, json.dumps(params or {}))}
-    return lab.http.post("/api/v1/functions/echo/jobs", files=files, headers=headers)
-
-
 def test_a_file_becomes_a_durable_job_with_defaults_filled_in(lab: Lab) -> None:
-    answer = _submit(lab, b"hello")
+    answer = submit(lab, b"hello")
 
     assert answer.status_code == 202
     job = answer.json()
@@ -48,10 +35,10 @@ def test_a_file_becomes_a_durable_job_with_defaults_filled_in(lab: Lab) -> None:
 
 
 def test_the_same_key_and_content_is_the_same_job_and_another_content_a_conflict(lab: Lab) -> None:
-    first = _submit(lab, b"one", key="k")
-    again = _submit(lab, b"one", key="k")
-    other = _submit(lab, b"two", key="k")
-    other_params = _submit(lab, b"one", key="k", params={"top_k": 4})
+    first = submit(lab, b"one", key="k")
+    again = submit(lab, b"one", key="k")
+    other = submit(lab, b"two", key="k")
+    other_params = submit(lab, b"one", key="k", params={"top_k": 4})
 
     assert first.json()["id"] == again.json()["id"]
     assert (first.status_code, again.status_code) == (202, 202)
@@ -65,9 +52,7 @@ def test_the_same_key_and_content_is_the_same_job_and_another_content_a_conflict
 
 def test_the_same_call_many_times_at_once_is_one_job(lab: Lab) -> None:
     ids: list[str] = []
-    threads = [
-        threading.Thread(target=lambda: ids.append(_submit(lab, b"one", key="k").json()["id"])) for _ in range(6)
-    ]
+    threads = [threading.Thread(target=lambda: ids.append(submit(lab, b"one", key="k").json()["id"])) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -79,7 +64,7 @@ def test_the_same_call_many_times_at_once_is_one_job(lab: Lab) -> None:
 
 
 def test_without_a_key_each_call_is_a_job(lab: Lab) -> None:
-    assert _submit(lab).json()["id"] != _submit(lab).json()["id"]
+    assert submit(lab).json()["id"] != submit(lab).json()["id"]
 
 
 def test_several_files_are_several_jobs(lab: Lab) -> None:
@@ -93,7 +78,7 @@ def test_several_files_are_several_jobs(lab: Lab) -> None:
 
 def test_a_large_payload_goes_through_in_parts(lab: Lab) -> None:
     content = bytes(range(256)) * (24 * 4096)  # 24 MiB
-    job = _submit(lab, content).json()
+    job = submit(lab, content).json()
 
     assert job["input"]["size"] == len(content)
     assert lab.store.get(job["input"]["bucket"], job["input"]["key"]) == content
@@ -124,7 +109,7 @@ def test_run_that_takes_too_long_gives_the_job_and_cancels_nothing(lab: Lab) -> 
 
 
 def test_results_are_listed_with_links_and_given_by_name(lab: Lab) -> None:
-    job_id = _submit(lab).json()["id"]
+    job_id = submit(lab).json()["id"]
     lab.end(job_id, b'{"a": 1}')
 
     [output] = lab.http.get(f"/api/v1/jobs/{job_id}/outputs").json()["outputs"]
@@ -153,7 +138,7 @@ def test_an_object_that_is_there_is_named_instead_of_sent(lab: Lab, bucket: str)
 
 
 def test_cancel_ends_a_waiting_job_and_leaves_a_finished_one(lab: Lab) -> None:
-    job_id = _submit(lab).json()["id"]
+    job_id = submit(lab).json()["id"]
     job = lab.http.post(f"/api/v1/jobs/{job_id}/cancel").json()
 
     assert (job["state"], job["error"]["code"]) == ("cancelled", "cancelled")
@@ -162,7 +147,7 @@ def test_cancel_ends_a_waiting_job_and_leaves_a_finished_one(lab: Lab) -> None:
 
 
 def test_retry_starts_the_next_generation_of_a_job_that_is_over(lab: Lab) -> None:
-    job_id = _submit(lab).json()["id"]
+    job_id = submit(lab).json()["id"]
     early = lab.http.post(f"/api/v1/jobs/{job_id}/retry")
     lab.end(job_id, error=JobError(code="function_failed", message="no"))
     failed = lab.http.get("/api/v1/jobs", params={"state": "failed", "reason": "function_failed"}).json()["jobs"]
@@ -182,7 +167,7 @@ def _retry(lab: Lab, job_id: str, key: str | None = None) -> tuple[int, int | No
 
 
 def test_a_retry_that_is_sent_again_with_its_key_starts_one_generation(lab: Lab) -> None:
-    job_id = _submit(lab).json()["id"]
+    job_id = submit(lab).json()["id"]
     fault = JobError(code="function_failed", message="no")
     lab.end(job_id, error=fault)
     assert [_retry(lab, job_id, "k1"), _retry(lab, job_id, "k1")] == [(202, 2), (202, 2)]
@@ -195,13 +180,13 @@ def test_a_retry_that_is_sent_again_with_its_key_starts_one_generation(lab: Lab)
     assert [_retry(lab, job_id, "k1"), _retry(lab, job_id, "k2")] == [(202, 3), (202, 3)]
     assert _retry(lab, job_id) == (202, 4)
     assert _retry(lab, job_id, "") == (422, None)
-    other = _submit(lab, b"y").json()["id"]
+    other = submit(lab, b"y").json()["id"]
     lab.end(other, error=fault)
     assert _retry(lab, other, "k1") == (202, 2), "a key belongs to its job"
 
 
 def test_of_two_retries_at_once_with_different_keys_one_is_refused(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    job_id = _submit(lab).json()["id"]
+    job_id = submit(lab).json()["id"]
     lab.end(job_id, error=JobError(code="function_failed", message="no"))
     put, both = lab.services.record.put_request, threading.Barrier(2)
 
@@ -220,7 +205,7 @@ def test_of_two_retries_at_once_with_different_keys_one_is_refused(lab: Lab, mon
 
 
 def test_a_job_that_the_ledger_forgot_is_found_by_its_manifest(lab: Lab, redis_url: str) -> None:
-    job_id = _submit(lab).json()["id"]
+    job_id = submit(lab).json()["id"]
     lab.end(job_id)
     with redis.Redis.from_url(redis_url) as connection:
         connection.flushdb()
@@ -233,7 +218,7 @@ def test_a_job_that_the_ledger_forgot_is_found_by_its_manifest(lab: Lab, redis_u
 
 
 def test_events_tell_the_life_of_a_job_and_resume_after_the_last_one_seen(lab: Lab) -> None:
-    job_id = _submit(lab).json()["id"]
+    job_id = submit(lab).json()["id"]
     seen: list[tuple[str, str, str]] = []
 
     def listen(last: str | None = None) -> None:
@@ -263,7 +248,7 @@ def test_events_tell_the_life_of_a_job_and_resume_after_the_last_one_seen(lab: L
 
 
 def test_log_lines_come_live_as_json_and_as_text(lab: Lab) -> None:
-    job_id = _submit(lab).json()["id"]
+    job_id = submit(lab).json()["id"]
     lab.ledger.heartbeat(AgentReport("pool-000001", "pool", 4))
     lab.ledger.release(job_id, "pool-000001", Placement(pool="pool"))
     [claim] = lab.ledger.claim("pool-000001", 1, 30.0)
@@ -294,143 +279,9 @@ def test_log_lines_come_live_as_json_and_as_text(lab: Lab) -> None:
     assert [line["text"] for line in rest["lines"]] == ["three"], "who follows goes on where they were"
 
 
-def test_without_the_right_token_only_healthz_answers(lab: Lab, subtests: pytest.Subtests) -> None:
-    for token in (None, "", "Bearer wrong", f"Bearer {TOKEN}x", "Basic abc"):
-        with subtests.test(token=token):
-            _refused({"Authorization": token} if token is not None else {}, lab)
-    assert lab.jobs() == []
-
-
-def _refused(headers: dict[str, str], lab: Lab) -> None:
-    with httpx.Client(base_url=lab.url, headers=headers) as http:
-        assert http.get("/healthz").json() == {"status": "ok"}
-        for path in ("/", "/readyz", "/metrics", "/openapi.json", "/api/v1/jobs", "/nowhere"):
-            assert http.get(path).status_code == 401
-        refused = http.post("/api/v1/functions/echo/jobs", files={"file": ("x", b"x")})
-        document = refused.json()
-        assert (refused.status_code, document["code"]) == (401, "not_allowed")
-        assert "tidemill env" in document["hint"]
-        assert document["request_id"] == refused.headers["x-request-id"]
-
-
-def test_readyz_metrics_and_the_description_answer_with_the_token(lab: Lab) -> None:
-    assert lab.http.get("/readyz").json()["checks"]["intake"] == "starting"
-    lab.services.start()
-    assert lab.http.get("/readyz").json()["ready"] is True
-    _submit(lab)
-    assert 'tidemill_jobs{function="echo",state="queued"} 1.0' in lab.http.get("/metrics").text
-    paths = lab.http.get("/openapi.json").json()["paths"]
-    assert {"/api/v1/jobs/{job_id}", "/api/v1/functions/{name}/run", "/hooks/s3/{store}"} <= paths.keys()
-
-
-_WRONG: list[tuple[str, str, dict[str, object], int]] = [
-    ("POST", "/api/v1/functions/none/jobs", {"files": {"file": ("x", b"x")}}, 404),
-    ("POST", "/api/v1/functions/echo/jobs", {"content": b"{"}, 422),
-    ("POST", "/api/v1/functions/echo/jobs", {"content": b"\xff" * 10}, 422),
-    ("POST", "/api/v1/functions/echo/jobs", {"json": {"bucket": 5, "key": "k"}}, 422),
-    ("POST", "/api/v1/functions/echo/jobs", {"json": {"bucket": "b", "key": "k", "x": 1}}, 422),
-    ("POST", "/api/v1/functions/echo/jobs", {"json": {"bucket": "bucket", "key": "k", "params": []}}, 422),
-    ("POST", "/api/v1/functions/echo/jobs", {"json": {"bucket": "\n\x12 😀", "key": "k"}}, 422),
-    ("POST", "/api/v1/functions/echo/jobs", {"files": {"params": (None, "{}")}}, 422),
-    ("POST", "/api/v1/functions/echo/jobs", {"files": {"file": ("x", b"x"), "params": (None, "[1]")}}, 422),
-    (
-        "POST",
-        "/api/v1/functions/echo/jobs",
-        {"content": b"junk", "headers": {"Content-Type": "multipart/form-data"}},
-        400,
-    ),
-    (
-        "POST",
-        "/api/v1/functions/echo/jobs",
-        {"content": b"junk", "headers": {"Content-Type": "multipart/form-data; boundary=x"}},
-        400,
-    ),
-    ("POST", "/api/v1/functions/echo/run", {"params": {"timeout": "nan"}, "files": {"file": ("x", b"x")}}, 422),
-    ("GET", "/api/v1/jobs", {"params": {"limit": "0"}}, 422),
-    ("GET", "/api/v1/jobs", {"params": {"state": "lost"}}, 422),
-    ("GET", "/api/v1/jobs", {"params": {"since": "yesterday"}}, 422),
-    ("GET", "/api/v1/jobs", {"params": {"cursor": "junk"}}, 422),
-    ("GET", "/api/v1/jobs/none", {}, 404),
-    ("GET", f"/api/v1/jobs/{'0' * 32}", {}, 404),
-    ("GET", f"/api/v1/jobs/{'0' * 32}/logs", {}, 404),
-    ("POST", f"/api/v1/jobs/{'0' * 32}/cancel", {}, 404),
-    ("POST", f"/api/v1/jobs/{'0' * 32}/retry", {}, 404),
-    ("GET", "/api/v1/pools/none", {}, 404),
-    ("DELETE", "/api/v1/functions/none", {}, 404),
-    ("POST", "/api/v1/uploads", {"json": {"bucket": "no-such-bucket-here", "key": "k"}}, 404),
-    ("POST", "/api/v1/uploads", {"json": {"bucket": "b"}}, 422),
-    ("PATCH", "/api/v1/jobs", {}, 405),
-    ("GET", "/nowhere", {}, 404),
-]
-
-
-def test_what_is_wrong_is_a_problem_document(lab: Lab, subtests: pytest.Subtests) -> None:
-    for method, path, more, status in _WRONG:
-        with subtests.test(method=method, path=path, more=more):
-            answer = lab.http.request(method, path, **more)  # type: ignore[arg-type]
-
-            assert answer.status_code == status, answer.text
-            document = answer.json()
-            assert answer.headers["content-type"] == "application/problem+json"
-            assert {"code", "detail", "hint", "request_id", "status", "title", "type"} <= document.keys()
-            assert document["hint"]
-
-
-def test_an_unknown_function_names_the_nearest_one(lab: Lab) -> None:
-    assert lab.http.get("/api/v1/functions/ecko").json()["hint"] == "Did you mean echo?"
-
-
-def test_a_body_above_the_limit_is_refused(s3: S3, redis_url: str, bucket: str) -> None:
-    with free_socket() as sock, run_gateway(s3, redis_url, bucket, sock, max_upload=1000) as lab:
-        lab.deploy(_SPEC).raise_for_status()
-        answer = _submit(lab, b"x" * (2**20 + 5000))
-
-    assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
-
-
-def test_a_presigned_upload_puts_an_object_that_can_be_named(lab: Lab, bucket: str) -> None:
-    lab.store.ensure_bucket(f"{bucket}-in")
-    asked = {"bucket": f"{bucket}-in", "key": "in/ü x.txt", "content_type": "text/plain", "size": 5}
-    given = lab.http.post("/api/v1/uploads", json=asked).json()
-    httpx.request(given["method"], given["url"], headers=given["headers"], content=b"hello").raise_for_status()
-
-    info = lab.store.head(f"{bucket}-in", "in/ü x.txt")
-    assert info is not None
-    assert (info.size, info.content_type) == (5, "text/plain")
-
-
-def test_a_full_ledger_refuses_new_jobs_with_the_reason(lab: Lab, redis_url: str) -> None:
-    with redis.Redis.from_url(redis_url) as connection:
-        before = connection.config_get("maxmemory")["maxmemory"]
-        connection.config_set("maxmemory", str(connection.info("memory")["used_memory"] + 100_000))
-        try:
-            refused = wait_until(lambda: answer if (answer := _submit(lab)).status_code == 503 else None, 5)
-        finally:
-            connection.config_set("maxmemory", before)
-
-    assert refused.json()["code"] == "ledger_full"
-    assert "memory" in refused.json()["detail"]
-    assert refused.headers["retry-after"] == "1"
-
-
-def test_pools_are_kept_drained_and_removed(lab: Lab) -> None:
-    spec = {"name": "cpu", "slots": 2, "price": {"usd_per_hour": 0.1}, "agents": {"max": 3}}
-    assert lab.http.put("/api/v1/pools/cpu", json=spec).json()["slots"] == 2
-    assert lab.http.post("/api/v1/pools/cpu/drain").json()["draining"] is True
-    assert lab.http.post("/api/v1/pools/cpu/resume").json()["draining"] is False
-    assert [pool["name"] for pool in lab.http.get("/api/v1/pools").json()["pools"]] == ["cpu"]
-    lab.ledger.set_scaling({"cpu": 2, "cpu/echo": 3})
-    assert lab.http.get("/api/v1/scaling/cpu").json()["value"] == 2
-    assert lab.http.get("/api/v1/scaling/cpu/echo").json()["value"] == 3
-    assert lab.http.put("/api/v1/pools/cpu", json=spec | {"slotz": 1}).status_code == 422
-    assert lab.http.delete("/api/v1/pools/cpu").status_code == 204
-    assert lab.http.get("/api/v1/pools").json()["pools"] == []
-    assert lab.services.record.pools() == []
-
-
 def test_an_accepted_cancel_of_a_running_job_outlives_a_loss_of_redis(lab: Lab, redis_url: str) -> None:
     ledger, record = lab.ledger, lab.services.record
-    job_id = _submit(lab).json()["id"]
+    job_id = submit(lab).json()["id"]
     ledger.heartbeat(AgentReport(AGENT, "pool", 4))
     assert ledger.release(job_id, AGENT, Placement(pool="pool"))
     [claim] = ledger.claim(AGENT, 1, 30.0)
@@ -453,7 +304,7 @@ def test_an_accepted_cancel_of_a_running_job_outlives_a_loss_of_redis(lab: Lab, 
 
 def test_a_result_that_was_committed_before_the_rebuild_saw_the_cancel_counts(lab: Lab, redis_url: str) -> None:
     ledger, record = lab.ledger, lab.services.record
-    job_id = _submit(lab).json()["id"]
+    job_id = submit(lab).json()["id"]
     ledger.heartbeat(AgentReport(AGENT, "pool", 4))
     assert ledger.release(job_id, AGENT, Placement(pool="pool"))
     [claim] = ledger.claim(AGENT, 1, 30.0)
@@ -464,135 +315,3 @@ def test_a_result_that_was_committed_before_the_rebuild_saw_the_cancel_counts(la
     ledger.begin_epoch(2, 0)
     assert rebuild(ledger, record).cancelled == 0
     assert record.get_manifest("echo", job_id, 1) == manifest
-
-
-def test_damaged_records_are_named_and_a_deploy_or_apply_mends_them(lab: Lab) -> None:
-    assert lab.http.get("/api/v1/damaged").json() == {"damaged": []}
-    lab.http.put("/api/v1/pools/cpu", json={"slots": 2}).raise_for_status()
-    platform = lab.services.record.bucket
-    request = f"requests/echo/{_submit(lab).json()['id']}.1.json"
-    keys = ["functions/echo/current.json", "pools/cpu.json", request]
-    for key in keys:
-        lab.store.put(platform, key, b"{")
-    lab.ledger.note_ignored(platform, request, "damaged")  # as a rebuild does that met it
-    found = lab.http.get("/api/v1/damaged").json()["damaged"]
-    assert [entry["key"] for entry in found] == keys
-    assert all("is damaged" in entry["reason"] for entry in found)
-    before = lab.ledger.function("echo")
-    assert lab.deploy(_SPEC).status_code == 200
-    assert lab.services.record.get_function("echo") == before == lab.ledger.function("echo")
-    lab.http.put("/api/v1/pools/cpu", json={"slots": 2}).raise_for_status()
-    lab.store.delete(platform, request)
-    assert lab.http.get("/api/v1/damaged").json() == {"damaged": []}
-
-
-def test_a_drained_pool_is_drained_in_the_bucket_before_the_ledger_hears_of_it(lab: Lab, redis_url: str) -> None:
-    lab.http.put("/api/v1/pools/cpu", json={"slots": 2}).raise_for_status()
-    assert lab.http.post("/api/v1/pools/cpu/drain").json()["draining"] is True
-    redis.Redis.from_url(redis_url).flushdb()
-    lab.ledger.begin_epoch(2, 1)
-    [kept] = lab.services.record.pools()
-    assert kept.draining
-    assert lab.http.put("/api/v1/pools/cpu", json={"slots": 3}).json()["draining"] is True
-    redis.Redis.from_url(redis_url).flushdb()
-    lab.ledger.begin_epoch(3, 1)
-    assert lab.http.post("/api/v1/pools/cpu/resume").json()["draining"] is False
-    assert lab.http.post("/api/v1/pools/none/drain").status_code == 404
-
-
-def test_a_drain_that_the_bucket_does_not_take_is_no_drain(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(*_: object) -> None:
-        raise StoreUnavailable("the store is away")
-
-    lab.http.put("/api/v1/pools/cpu", json={"slots": 2}).raise_for_status()
-    with monkeypatch.context() as patch:
-        patch.setattr(lab.services.record, "drain_pool", away)
-        assert lab.http.post("/api/v1/pools/cpu/drain").status_code == 503
-    assert lab.http.get("/api/v1/pools/cpu").json()["draining"] is False
-
-
-def test_agents_are_listed(lab: Lab) -> None:
-    lab.ledger.heartbeat(AgentReport("pool-000001", "pool", 4))
-
-    [agent] = lab.http.get("/api/v1/agents").json()["agents"]
-    assert (agent["name"], agent["pool"], agent["slots"]) == ("pool-000001", "pool", 4)
-
-
-def test_a_deploy_is_kept_and_repeated_is_the_same_revision(lab: Lab, bucket: str) -> None:
-    spec = {
-        "name": "ocr",
-        "handler": "work:run",
-        "trigger": {"bucket": f"{bucket}-in", "prefix": "ocr/"},
-        "output": {"bucket": f"{bucket}-out", "prefix": "ocr/"},
-    }
-    first = lab.deploy(spec).json()
-    again = lab.deploy(spec).json()
-    other = lab.deploy(spec, archive({"work.py": b"def run(file, ctx): return 2\n"})).json()
-
-    assert first == again
-    assert (other["revision"] != first["revision"], other["places_since"]) == (True, first["places_since"])
-    second = {"bucket": f"{bucket}-in", "prefix": "more/"}
-    moved = lab.deploy({**spec, "trigger": [spec["trigger"], second]}).json()["places_since"]
-    place = f"{bucket}-in/ocr/"
-    assert moved[place] == first["places_since"][place], "a trigger beside a new one keeps its begin"
-    assert moved[f"{bucket}-in/more/"] >= moved[place]
-    assert {f"{bucket}-in", f"{bucket}-out"} <= set(lab.store.buckets())
-    assert lab.ledger.function("ocr") == lab.services.record.get_function("ocr")
-    assert [f["name"] for f in lab.http.get("/api/v1/functions").json()["functions"]] == ["echo", "ocr"]
-    lab.http.delete("/api/v1/functions/ocr").raise_for_status()
-    assert lab.http.get("/api/v1/functions/ocr").status_code == 404
-    tombstone = lab.services.record.get_function("ocr")
-    assert tombstone is not None
-    assert tombstone.deleted_at is not None
-
-
-_REFUSED: list[tuple[dict[str, object], str]] = [
-    ({"trigger": {"bucket": "PLATFORM"}}, "platform bucket"),
-    ({"output": {"bucket": "PLATFORM"}}, "platform bucket"),
-    ({"trigger": {"bucket": "taken", "prefix": "a/b/"}}, "overlaps taken/a/ of first"),
-    ({"trigger": {"bucket": "x-in"}, "output": {"bucket": "x-in", "prefix": "o/"}}, "lies under its own trigger"),
-    ({"secrets": ["hub"]}, "secrets are not supported yet"),
-    ({"image": "a/b:c"}, "an image needs a pool in a cluster"),
-    ({"params": {"p": {"typ": "integer"}}}, "unknown keyword"),
-    ({"handlr": "a:b"}, "handlr"),
-    ({"environment": {"requirements": "req.txt"}}, "req.txt"),
-]
-
-
-def test_a_function_that_cannot_work_is_refused_with_the_remedy(
-    lab: Lab, bucket: str, subtests: pytest.Subtests
-) -> None:
-    taken = {"name": "first", "handler": "work:run", "trigger": {"bucket": "taken", "prefix": "a/"}}
-    lab.deploy(taken).raise_for_status()
-    for change, said in _REFUSED:
-        with subtests.test(change=change):
-            text = json.dumps({"name": "wrong", "handler": "work:run", **change}).replace("PLATFORM", bucket)
-            refused = lab.deploy(json.loads(text))
-
-            assert (refused.status_code, refused.json()["code"]) == (422, "invalid_spec")
-            assert said in refused.json()["detail"]
-            assert lab.http.get("/api/v1/functions/wrong").status_code == 404
-
-
-def test_a_bad_code_archive_is_refused(lab: Lab, subtests: pytest.Subtests) -> None:
-    for code in (b"junk", b"", archive({"../out.py": b"x"}), archive({"/abs.py": b"x"})):
-        with subtests.test(code=code[:8]):
-            files = {"spec": (None, json.dumps({**_SPEC, "name": "bad"})), "code": ("c", code)}
-            assert lab.http.put("/api/v1/functions/bad", files=files).status_code == 422
-
-
-def test_overlapping_triggers_that_are_both_shared_start_both(lab: Lab) -> None:
-    for name in ("one", "two"):
-        trigger = {"bucket": "shared-in", "prefix": "s/", "shared": True}
-        lab.deploy({"name": name, "handler": "work:run", "trigger": trigger}).raise_for_status()
-
-
-def test_buckets_of_somebody_else_are_refused(s3: S3, redis_url: str, bucket: str) -> None:
-    with free_socket() as sock, run_gateway(s3, redis_url, bucket, sock, buckets=("mine-*",)) as lab:
-        refused = lab.deploy({"name": "echo", "handler": "work:run", "trigger": {"bucket": "other-in"}})
-        upload = lab.http.post("/api/v1/uploads", json={"bucket": "other-in", "key": "k"})
-        lab.deploy(_SPEC).raise_for_status()
-        named = lab.http.post("/api/v1/functions/echo/jobs", json={"bucket": "other-in", "key": "k"})
-
-    for answer in (refused, upload, named):
-        assert (answer.status_code, answer.json()["code"]) == (403, "not_allowed")

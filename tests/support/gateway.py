@@ -34,6 +34,11 @@ from tidemill_gateway.services import Services
 
 TOKEN, HOOK_SECRET = "test-token", "test-hook-secret"
 AGENT = "pool-000001"
+ECHO: dict[str, object] = {
+    "name": "echo",
+    "handler": "work:run",
+    "params": {"top_k": {"type": "integer", "default": 3, "minimum": 1}},
+}
 
 
 @dataclass
@@ -107,6 +112,13 @@ def archive(files: dict[str, bytes]) -> bytes:
             info.size = len(content)
             tar.addfile(info, io.BytesIO(content))
     return buffer.getvalue()
+
+
+def submit(lab: Lab, content: bytes = b"x", key: str | None = None, params: object = None) -> httpx.Response:
+    """Call `ECHO` with one file."""
+    headers = {"Idempotency-Key": key} if key else {}
+    files = {"file": ("a b.txt", content, "text/plain"), "params": (None, json.dumps(params or {}))}
+    return lab.http.post("/api/v1/functions/echo/jobs", files=files, headers=headers)
 
 
 @contextlib.contextmanager
