@@ -6,6 +6,7 @@ its finding and never raises: an error in one must not hide the others.
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -216,7 +217,8 @@ def _isolation() -> Finding:
         missing.append("a function can read files of the agent's user")
     if not missing:
         return Finding("isolation", "ok", f"runners are shut in by {', '.join(held) or 'nothing'}")
-    remedy = "Run only functions that you trust here, or run agents as root or with CAP_SETUID."
+    other = "let other users reach what is named (chmod o+x)" if os.geteuid() == 0 else "run agents as root"
+    remedy = f"Run only functions that you trust here, or {other}."
     return Finding("isolation", "warning", "; ".join(missing), remedy)
 
 
