@@ -121,6 +121,7 @@ class System:
         """Start `tidemill up`, unless it runs, and do not wait."""
         self._down = False
         if self._up is None or self._up.poll() is not None:
+            self._kill_twins()
             with (self.folder / "up.log").open("ab") as output:
                 self._up = spawn(self._argv, env=self._environment(), cwd=self.folder, output=output)
 
@@ -130,6 +131,10 @@ class System:
         if self._up is not None and self._up.poll() is None:
             self._up.kill()
             self._up.wait()
+        self._kill_twins()
+
+    def _kill_twins(self) -> None:
+        """They ask for agents at the socket of the `up` that they were made after, and go with it as its own do."""
         for twin in self.twins.values():
             if twin is not None:
                 twin.kill()
@@ -172,9 +177,7 @@ class System:
     def close(self) -> list[str]:
         """End everything. Gives processes that outlived it, which is a fault."""
         left: list[str] = []
-        for twin in self.twins.values():
-            if twin is not None:
-                twin.kill()
+        self._kill_twins()
         family: list[psutil.Process] = []
         if self._up is not None:
             with contextlib.suppress(psutil.NoSuchProcess):
