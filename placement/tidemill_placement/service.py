@@ -304,5 +304,5 @@ def _waits(lines: Iterable[Transition]) -> bool:
 
 
 def _frees(lines: Iterable[Transition]) -> bool:
-    """Whether a job ended, and so its slot is free."""
-    return any(line.state.terminal for line in lines)
+    """Whether a job left its slot."""
+    return any(line.state is JobState.committed or line.state.terminal for line in lines)

@@ -128,9 +128,10 @@ class View:
         self._touch(agent, line.function, line.at)
 
     def _grant_again(self, line: Transition) -> None:
-        """As the ledger does: the commit of a job gives back the grant that it used."""
+        """As the ledger does: a job that its agent committed, or ended at once, gives back the grant that it used."""
         used = self._granted.pop(line.job_id, None)
-        if used is not None and line.state is JobState.committed and used.agent and line.function in self.grants:
+        ended = line.state is JobState.committed or line.state.terminal
+        if used is not None and ended and used.agent and used.agent == line.agent and line.function in self.grants:
             left = self.grants[line.function]
             left[used.agent] = left.get(used.agent, 0) + 1
 

@@ -337,6 +337,20 @@ def test_the_input_cannot_be_altered_and_is_gone_after_the_job(bench: RunnerBenc
         assert not Path(path).exists() and not list(Path(path).parent.iterdir())
 
 
+def test_an_input_that_cannot_be_removed_ends_the_runner_and_not_the_job(
+    bench: RunnerBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = bench.started("def run(file, ctx): return 1")
+    monkeypatch.setattr("tidemill_workers.agent.runner_files.remove_inputs", lambda folder: False)
+    assert contents(bench.run(runner)) == {"result.json": b"1"}
+    wait_until(lambda: not runner.alive)
+
+
+def test_a_handler_may_remove_its_output_folder_and_return_a_value(bench: RunnerBench) -> None:
+    runner = bench.started("def run(file, ctx):\n    ctx.output_dir.rmdir()\n    return 1\n")
+    assert contents(bench.run(runner)) == {"result.json": b"1"}
+
+
 @pytest.mark.parametrize(
     "harm", ["(after / 'old').write_text('x')", "after.rmdir()", "after.rmdir(), after.symlink_to('/')"]
 )

@@ -130,12 +130,13 @@ class House:
         self._position = lines[-1].position if lines else self._position
         return self.planner.turn(lines).again_s
 
-    def run(self, agent: str, seconds: float = 1.0) -> None:
-        """The agent claims one job and ends it well."""
+    def run(self, agent: str, seconds: float = 1.0, *, told_once: bool = False) -> None:
+        """The agent claims one job and ends it well; a small result is told once."""
         (claim,) = self.ledger.claim(agent, 1, 15.0)
         self.now += seconds
         ended = Ended("succeeded", run_s=seconds)
-        self.ledger.commit(claim.token, ended, 15.0)
+        if not told_once:
+            self.ledger.commit(claim.token, ended, 15.0)
         self.ledger.published(claim.token, ended)
 
     def state(self, job_id: str) -> JobState:
@@ -545,3 +546,42 @@ def test_a_leader_that_is_replaced_between_two_starts_starts_no_more(house: Hous
     house.processes.start = slow  # type: ignore[method-assign]
     house.turn()
     assert house.processes.starts == 1
+
+
+@pytest.mark.parametrize("told_once", [True, False])
+def test_the_planner_counts_the_grants_that_ended_jobs_give_back(told_once: bool) -> None:
+    """Else the next job of the function would be bound behind a long one of another function."""
+    house = House()
+    house.function("ocr")
+    house.function("slow")
+    house.pool(slots=1, most=2)
+    for _ in range(3):
+        house.beat("p-1", RunnerReport("ocr", "r1", 1, 0, 0.0))
+        house.turn(0.3)
+    house.submit("a" * 32)
+    assert house.state("a" * 32) is JobState.released, "by a grant"
+    house.run("p-1", 0.05, told_once=told_once)
+    house.submit("b" * 32, "slow")
+    house.turn(0.02)
+    assert house.state("b" * 32) is JobState.released
+    house.ledger.claim("p-1", 1, 15.0)
+    house.turn(0.02)
+    house.submit("c" * 32)
+    assert house.state("c" * 32) is JobState.queued, "the grant was taken back when the slot was given away"
+
+
+@pytest.mark.parametrize("told_once", [True, False])
+def test_jobs_that_come_and_go_by_grants_change_no_grants(told_once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House()
+    house.function("ocr")
+    house.pool(slots=1, most=2)
+    for _ in range(3):
+        house.beat("p-1", RunnerReport("ocr", "r1", 1, 0, 0.0))
+        house.turn(0.3)
+    changes: list[object] = []
+    monkeypatch.setattr(house.ledger, "set_grants", lambda *args, **more: changes.append(args))
+    for number in range(5):
+        house.submit(f"{number:032x}")
+        house.run("p-1", 0.05, told_once=told_once)
+        house.turn(1.0)
+    assert changes == []

@@ -37,7 +37,7 @@ from tidemill.record.outputs import output_key, without_doubles
 from tidemill.record.record import Record
 
 __all__ = ["End", "finish", "output_key", "resume"]
-_QUICK_OUTPUTS = 4  # so many small outputs are published in some 10 ms
+_QUICK_S, _QUICK_OUTPUTS = 0.05, 4  # a commit that took so long, so many small outputs: published in no time
 _FRESH_S = 1.0  # after our own commit, for so long nobody else can have published it: the lease is far longer
 log = structlog.get_logger(__name__)
 
@@ -78,9 +78,9 @@ def finish(
     began, mine = time.monotonic(), _commit_record(claim, function, end, now())
     won, stored = record.commit(mine)
     failpoint("ending.committed")
-    if stored is mine and _quick(mine):
+    if stored is mine and time.monotonic() - began < _QUICK_S and _quick(mine):
         try:
-            return _publish(ledger, record, claim, mine, fresh=time.monotonic() - began < _FRESH_S)
+            return _publish(ledger, record, claim, mine, fresh=True)
         except LedgerUnavailable:
             raise
         except TidemillError:

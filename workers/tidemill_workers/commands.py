@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 
 import click
 import structlog
 
-from tidemill.errors import NotFound, ServiceUnavailable
+from tidemill.errors import InvalidSpec, NotFound, ServiceUnavailable
 
 log = structlog.get_logger(__name__)
 
 
 @click.command("agent", epilog="Example:\n\n  tidemill agent --pool cpu-fast")
 @click.option("--pool", required=True, help="Pool that this agent belongs to; apply it first.")
-@click.option("--name", default=None, help="Name of the agent. Default: the pool's name and six hex digits.")
+@click.option("--name", default=None, help="Name of the agent: its pool's, '-', hex digits. Default: six of them.")
 def run(pool: str, name: str | None) -> None:
     """Run an agent: a Celery worker that claims jobs of its pool and runs functions in child processes."""
     from tidemill.ledger import connect
@@ -27,6 +28,9 @@ def run(pool: str, name: str | None) -> None:
     from tidemill_workers.agent.service import Agent
     from tidemill_workers.agent.workdir import work_folder
 
+    name = name or f"{pool}-{secrets.token_hex(3)}"
+    if not re.fullmatch(f"{re.escape(pool)}-[0-9a-f]+", name):
+        raise InvalidSpec(f"{name} is no name for an agent of pool {pool}", hint=f"Call it {pool}-1, say.")
     settings = Settings()
     setup_logging(settings.log_level, settings.log_json)
     url = settings.redis.url.get_secret_value()
@@ -46,5 +50,5 @@ def run(pool: str, name: str | None) -> None:
         raise ServiceUnavailable("the ledger did not answer for 30 s")
     record = Record(open_store(settings.store), settings.store.bucket)
     with work_folder(settings.agent.work_dir) as folder:
-        agent = Agent(name or f"{pool}-{secrets.token_hex(3)}", spec, ledger, record, settings.agent, folder)
+        agent = Agent(name, spec, ledger, record, settings.agent, folder)
         serve(url, agent, settings.log_level)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from tidemill.errors import InvalidSpec, NotAllowed, NotFound, TidemillError
+from tidemill.errors import InvalidSpec, LedgerUnavailable, NotAllowed, NotFound, TidemillError
 from tidemill.ledger.api import Ledger
 from tidemill.models import BucketEvent
 from tidemill_gateway.catalogue import Catalogue
@@ -29,6 +29,7 @@ _MAX_QUEUED_BYTES = 64 * 2**20
 _BATCH = 32
 _JUNK_BYTES = 4096
 _COMPLAIN_S = 10.0
+_MOST_TABLES = 10  # so many deploys during one event; then the listing takes it
 log = structlog.get_logger(__name__)
 
 
@@ -165,12 +166,14 @@ class Receiver:
     def _take(self, event: BucketEvent) -> Taken:
         """Take an event by the functions as they were read last, which is true when a job comes of it: the ledger
         accepts none at another version. In all other cases the version is asked for, and a new one used."""
-        table = self._catalogue.known()
-        taken = self._submitter.event(table, event)
-        if (taken.created and not taken.moved) or (newer := self._catalogue.current()) is table:
-            return taken
-        again = self._submitter.event(newer, event)
-        return replace(again, created=taken.created + again.created)
+        table, created = self._catalogue.known(), 0
+        for _ in range(_MOST_TABLES):
+            taken = self._submitter.event(table, event)
+            created += taken.created
+            if (taken.created and not taken.moved) or (newer := self._catalogue.current()) is table:
+                return replace(taken, created=created)
+            table = newer
+        raise LedgerUnavailable("functions change faster than an event is taken")
 
     def _is_canary(self, event: BucketEvent, at: float) -> bool:
         if self._canary is None:

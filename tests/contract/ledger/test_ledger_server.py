@@ -9,6 +9,7 @@ import redis
 
 from tests.contract.ledger.world import World
 from tests.support import wait_until
+from tidemill.doorbell import queue_name
 from tidemill.errors import LedgerUnavailable
 from tidemill.ledger import connect, connection
 from tidemill.ledger.api import AgentReport, Ended
@@ -236,3 +237,18 @@ def test_a_finished_job_leaves_only_its_hash_its_place_in_listings_and_its_ident
     assert ledger.expire(9e9) == 1
     shapes = {str(key).removeprefix(keys.prefix).split(":")[0] for key in calls.scan_iter(f"{keys.prefix}*")}
     assert shapes == {"epoch", "settled", "transitions", "agents", "agent"}
+
+
+@pytest.mark.parametrize(
+    ("pool", "agent"), [("gpu", "gpu-1"), ("a-b.c", "a-b.c-1"), ("gpu", "gpu-ab-cd"), ("gpu", "x")]
+)
+def test_a_grant_rings_at_the_list_that_the_agents_worker_reads(redis_url: str, pool: str, agent: str) -> None:
+    ledger = connect(redis_url)
+    ledger.begin_epoch(1, 0)
+    world = World(ledger, lambda _: None, "valkey", lambda: ledger)
+    world.agent(agent, pool)
+    ledger.set_grants("ocr", {agent: 1})
+    assert ledger.submit(world.new(), bell="ding").agent == agent
+    assert ledger.submit(world.new(), bell="ding").agent is None
+    with redis.Redis.from_url(redis_url) as server:
+        assert server.lrange(queue_name(pool, agent), 0, -1) == [b"ding"]

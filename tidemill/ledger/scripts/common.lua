@@ -176,9 +176,9 @@ local function whole(id, look)
   return {id, look and 1 or 0, redis.call("HGETALL", KEY.job .. id), redis.call("LRANGE", KEY.history .. id, 0, -1)}
 end
 
--- Put a doorbell into the list that the Celery worker of this agent, called <pool>-<hex>, reads: <pool>.<agent>.
+-- Put a doorbell into the list that the Celery worker of this agent reads: <pool>.<agent>.
 local function ring(agent, message)
-  if message ~= "" then redis.call("LPUSH", agent:match("^(.*)%-") .. "." .. agent, message) end
+  if message ~= "" then redis.call("LPUSH", redis.call("HGET", KEY.agent .. agent, "pool") .. "." .. agent, message) end
 end
 
 -- The slot of this job is free: a grant that it used comes back, so that the next submit need not wait for the planner.

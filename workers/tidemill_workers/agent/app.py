@@ -47,7 +47,7 @@ def make_worker_app(redis_url: str, agent: Agent) -> Celery:
     )
     Panel.data.pop("enable_events", None)  # Flower would switch events of doorbells on
 
-    def doorbell() -> None:
+    def doorbell(*_: Any) -> None:  # older gateways name the agent
         agent.answer()
 
     app.task(name=TASK, Request=DoorbellRequest)(doorbell)

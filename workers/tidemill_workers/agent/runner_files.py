@@ -14,6 +14,7 @@ Names are short: TMPDIR carries the sockets of `multiprocessing`, whose paths mu
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -25,11 +26,13 @@ from types import TracebackType
 
 import tidemill.handler
 import tidemill_workers.runner
+from tidemill.record.outputs import safe_name
 
 from . import outputs
 
 # systemd keeps this range for users that exist only while a service runs; nobody owns files under them.
 _UIDS = range(61184, 65520)
+_NAME_BYTES = 255
 _uids_in_use: set[int] = set()
 _uids_lock = threading.Lock()
 
@@ -61,14 +64,23 @@ def remove_tree(path: Path) -> bool:
     shutil.rmtree(path, onerror=open_up)
     if failed and os.path.lexists(path):
         # A folder that its owner made unreadable: ours to open, since we are its owner or root.
-        for folder, folders, _ in os.walk(path):
+        _open_folder(path)
+        for _, folders, _, at in os.fwalk(path, follow_symlinks=False):
             for name in folders:
-                entry = os.path.join(folder, name)
-                if not os.path.islink(entry):
-                    os.chmod(entry, 0o700)
+                _open_folder(name, at)
         failed.clear()
         shutil.rmtree(path, onerror=open_up)
     return not os.path.lexists(path)
+
+
+def _open_folder(name: str | Path, at: int | None = None) -> None:
+    """Makes a folder ours to read and write. No link is followed: what is beside or above it may change meanwhile."""
+    with contextlib.suppress(OSError):  # then it cannot be removed, and that is told
+        fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+        try:
+            os.chmod(f"/proc/self/fd/{fd}", 0o700)
+        finally:
+            os.close(fd)
 
 
 def place_input(source: Path, folder: Path, name: str, gid: int | None) -> Path:
@@ -76,7 +88,10 @@ def place_input(source: Path, folder: Path, name: str, gid: int | None) -> Path:
 
     `gid` is the runner's group when it is another user. The folder is empty before.
     """
-    target = folder / (Path(name).name.replace("\0", "") or "input")
+    given = Path(name).name.replace("\0", "")
+    if given in ("", "..") or len(os.fsencode(given)) > _NAME_BYTES:
+        given = safe_name(name)  # S3 allows four times as much as a file system
+    target = folder / given
     try:
         os.link(source, target)
     except OSError:
@@ -87,10 +102,28 @@ def place_input(source: Path, folder: Path, name: str, gid: int | None) -> Path:
     return target
 
 
-def remove_inputs(folder: Path) -> None:
-    """Takes away what `place_input` made. Raises OSError: the runner cannot have another job then."""
-    for name in os.listdir(folder):
-        os.unlink(folder / name)
+def remove_inputs(folder: Path) -> bool:
+    """Takes away what `place_input` made. False when something is left: the runner cannot have another job then."""
+    try:
+        for name in os.listdir(folder):
+            os.unlink(folder / name)
+    except OSError:
+        return _empty(folder)
+    return True
+
+
+def _empty(folder: Path) -> bool:
+    """A function of the agent's own user may have closed the folder, and without Landlock have put anything there."""
+    _open_folder(folder)
+    try:
+        for path in folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                remove_tree(path)
+            else:
+                path.unlink()
+        return not any(folder.iterdir())
+    except OSError:
+        return False
 
 
 def readable_roots(python: Path, work_root: Path) -> list[Path]:

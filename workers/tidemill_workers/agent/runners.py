@@ -231,7 +231,9 @@ class Runner:
             process.limit(0.0, "abandoned")
             raise
         finally:
-            runner_files.remove_inputs(given)
+            if not runner_files.remove_inputs(given):
+                _log.warning("runner.input_left", path=str(given))
+                process.limit(0.0, "input_left")  # no other job may find it
             with self._changed:
                 self._busy = False
                 alive = self._end is None

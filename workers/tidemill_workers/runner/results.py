@@ -122,8 +122,7 @@ class _Writer:
             raise Failure(
                 "output_exists", f"The handler returned {name!r}, and wrote a file of that name into ctx.output_dir too"
             )
-        if len(parts) > 1:
-            os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
         self._written.add(target)
         return target
 
