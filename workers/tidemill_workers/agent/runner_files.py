@@ -103,27 +103,14 @@ def place_input(source: Path, folder: Path, name: str, gid: int | None) -> Path:
 
 
 def remove_inputs(folder: Path) -> bool:
-    """Takes away what `place_input` made. False when something is left: the runner cannot have another job then."""
+    """Takes away what `place_input` made. False when it cannot: a function of the agent's own user may have closed the
+    folder, or without Landlock have made a folder in it. Its runner cannot have another job then."""
     try:
         for name in os.listdir(folder):
             os.unlink(folder / name)
     except OSError:
-        return _empty(folder)
-    return True
-
-
-def _empty(folder: Path) -> bool:
-    """A function of the agent's own user may have closed the folder, and without Landlock have put anything there."""
-    _open_folder(folder)
-    try:
-        for path in folder.iterdir():
-            if path.is_dir() and not path.is_symlink():
-                remove_tree(path)
-            else:
-                path.unlink()
-        return not any(folder.iterdir())
-    except OSError:
         return False
+    return True
 
 
 def readable_roots(python: Path, work_root: Path) -> list[Path]:
