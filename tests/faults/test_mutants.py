@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.faults.checker import COUNTS
 from tests.faults.mutants import __main__ as mutants
+from tests.faults.mutants.patching import swap
 from tests.faults.options import choices
 from tests.model.searching import MUTATIONS
 
@@ -57,3 +61,33 @@ def test_an_unknown_one_is_wrong_use(capsys: pytest.CaptureFixture[str]) -> None
 )
 def test_only_a_test_that_fails_has_noticed(status: int, last: str, noticed: bool) -> None:
     assert mutants.failed(status, ["short test summary info", last]) is noticed
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_each_one_can_still_be_put_in_place(name: str) -> None:
+    """Else its processes would break, and that would be taken for noticing it."""
+    folder = HERE / "mutants"
+    code = (
+        "import importlib, re, sys\n"
+        "import sitecustomize\n"
+        "text = open(sitecustomize.__file__).read()\n"
+        "names = re.findall(r'after_import\\(\"([\\w.]+)\"', text)\n"
+        "assert names\n"
+        "for name in names: importlib.import_module(name)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": f"{folder / name}:{folder}:{ROOT}"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr[-500:]
+
+
+def test_a_function_that_is_called_otherwise_is_no_mutant() -> None:
+    class Honest:
+        def publish(self, commit: int, *, fresh: bool = False) -> int:
+            return commit
+
+    with pytest.raises(SystemExit):
+        swap(Honest, "publish", lambda self, commit: 0)
+    with pytest.raises(SystemExit):
+        swap(Honest, "publish", lambda self, *, fresh: 0)
+    swap(Honest, "publish", lambda *_, **__: 0)
+    swap(Honest, "publish", lambda *_, **__: 0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -19,10 +20,26 @@ def after_import(name: str, change: Callable[[Any], None]) -> None:
 
 
 def swap(owner: Any, name: str, other: Any) -> Any:
-    """Put `other` in the place of an attribute, and give the one that was there; one that is gone ends the process."""
+    """Put `other` in the place of an attribute, and give the one that was there. One that is gone, or that is called
+    in ways in which `other` cannot be called, ends the process: what broke then would be taken for a noticed mutant."""
     honest = getattr(owner, name)
+    if not _fits(other, honest):
+        raise SystemExit(f"{name}{inspect.signature(honest)} is not called like {inspect.signature(other)}")
     setattr(owner, name, other)
     return honest
+
+
+def _fits(other: Any, honest: Any) -> bool:
+    if not (inspect.isroutine(other) and inspect.isroutine(honest)):
+        return True
+    takes, given = inspect.signature(other).parameters, inspect.signature(honest).parameters
+    kinds = {parameter.kind for parameter in takes.values()}
+    places = [parameter for parameter in takes.values() if parameter.kind is not inspect.Parameter.KEYWORD_ONLY]
+    wanted = [parameter for parameter in given.values() if parameter.kind is not inspect.Parameter.KEYWORD_ONLY]
+    by_name = [name for name, parameter in given.items() if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
+    return (inspect.Parameter.VAR_POSITIONAL in kinds or len(places) >= len(wanted)) and (
+        inspect.Parameter.VAR_KEYWORD in kinds or takes.keys() >= set(by_name)
+    )
 
 
 def replace_in_script(scripting: Any, name: str, old: str, new: str) -> None:

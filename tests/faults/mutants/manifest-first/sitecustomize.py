@@ -6,7 +6,7 @@ from patching import after_import, swap
 def change(module):
     honest = module.Record.publish
 
-    def publish(self, commit):
+    def publish(self, commit, *, fresh=False):
         where = (commit.function, commit.job_id, commit.generation)
         if commit.outcome == "succeeded" and self.get_manifest(*where) is None:
             publication = module.Publication(self.store, self.bucket, commit, None)
@@ -15,7 +15,7 @@ def change(module):
             self._objects.create(module.keys.manifest(*where), manifest)
             publication.run()
             return manifest
-        return honest(self, commit)
+        return honest(self, commit, fresh=fresh)
 
     def module_outputs(output):
         from tidemill.models import OutputObject

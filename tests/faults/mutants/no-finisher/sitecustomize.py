@@ -17,10 +17,10 @@ def change_rebuild(module):
 
 
 def change_ending(module):
-    def publish(ledger, record, claim, stored):
+    def publish(ledger, record, claim, stored, *, fresh=False):
         if stored.nonce != claim.token.nonce:
             return None
-        return honest(ledger, record, claim, stored)
+        return honest(ledger, record, claim, stored, fresh=fresh)
 
     honest = module._publish
     swap(module, "_publish", publish)
