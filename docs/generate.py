@@ -116,14 +116,14 @@ def http_page() -> str:
         ledger=MemoryLedger(),
         record=Record(MemoryStore()),
         store=MemoryStore(),
-        ring=lambda agent, job_id, function: None,
+        bell=lambda job_id, function: "",
         gateway=GatewaySettings(token=SecretStr("x")),
         intake=IntakeSettings(),
     )
     lines = [
         "# HTTP, version 1",
         "",
-        "The gateway serves the whole description at `/openapi.json` and a page to try it at `/docs`.",
+        "The gateway serves the whole description at `/openapi.json`.",
         "Every route but `/healthz` wants `Authorization: Bearer TOKEN`; `tidemill status` prints the token.",
         "A refusal is a problem document (RFC 9457) with `code`, `detail`, `hint`, `request_id`: [errors](errors.md).",
         "",

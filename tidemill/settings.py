@@ -154,9 +154,9 @@ class Settings(BaseSettings):
     flower: FlowerSettings = FlowerSettings()
     local: LocalSettings = LocalSettings()
     pools_file: Path | None = None
-    """Pools that placement puts in place at its start."""
+    """Pools that placement puts in place at its start; under `tidemill up` at its first start only."""
     functions_dir: Path | None = None
-    """Folder of function folders that the gateway deploys at its start."""
+    """Folder of function folders that the gateway deploys at its start; under `tidemill up` at its first start only."""
     log_level: str = "info"
     """Least level of log lines: debug, info, warning or error."""
     log_json: bool = False

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -42,6 +43,32 @@ def ready_when(condition: Callable[[], bool]) -> Callable[[], None]:
             raise NotReady("not yet")
 
     return check
+
+
+def test_what_is_meant_for_first_starts_is_gone_once_the_service_has_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = tmp_path / "starts"
+    program = f"import os, time; open({str(starts)!r}, 'a').write(os.environ.get('GIVEN', '-')); time.sleep(60)"
+
+    async def scenario(settled_s: float) -> str:
+        monkeypatch.setattr("tidemill.local.supervisor._SETTLED_S", settled_s)
+        supervisor = Supervisor(tmp_path, Told().append)
+        env = {**ENV, "GIVEN": "+"}
+        service = Service("one", [sys.executable, "-c", program], env, once=frozenset({"GIVEN"}))
+        starts.unlink(missing_ok=True)
+        await supervisor.start([service])
+        for number in (1, 2):
+            await until(lambda number=number: starts.exists() and len(starts.read_text()) == number)
+            (info,) = supervisor.services()
+            assert info.pid is not None
+            os.kill(info.pid, signal.SIGKILL)
+        await until(lambda: len(starts.read_text()) == 3)
+        await supervisor.stop()
+        return starts.read_text()
+
+    assert asyncio.run(scenario(0.0)) == "+--"
+    assert asyncio.run(scenario(60.0)) == "+++", "nobody knows how far it came"
 
 
 def test_services_start_after_what_they_need_and_end_before_it(tmp_path: Path) -> None:

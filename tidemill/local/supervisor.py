@@ -27,6 +27,7 @@ from tidemill.local.ready import Check, NotReady
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 10.0
 _STEADY_S = 30.0
+_SETTLED_S = 5.0  # a service that served for so long has done what it does at its first start
 _ROTATE_S = 10.0
 _LOOK_S = 3.0  # between two looks at a service that may run and be of no use
 # What an agent gets to give its jobs back when the whole system ends.
@@ -42,9 +43,11 @@ State = Literal["waiting", "starting", "running", "restarting", "stopping", "exi
 class Service:
     """A process to keep. `needs` are names of services that must be ready before it starts.
 
-    `env` is its whole environment. `ready` decides when it is ready (None: as soon as it runs), `start_s` how long that
-    may take. `stop_s` is its grace after SIGTERM. `before` runs before each start, `after` when it has ended for good.
-    `broken` is given the end of its log every few seconds while it runs, and says why only a new start helps it, if so.
+    `env` is its whole environment; `once` are names in it that only first starts get: what it puts in place then, a
+    person may change, and a later start must not undo that. `ready` decides when it is ready (None: as soon as it
+    runs), `start_s` how long that may take. `stop_s` is its grace after SIGTERM. `before` runs before each start,
+    `after` when it has ended for good. `broken` is given the end of its log every few seconds while it runs, and says
+    why only a new start helps it, if so.
     """
 
     name: str
@@ -58,6 +61,7 @@ class Service:
     before: Callable[[], None] | None = None
     after: Callable[[], None] | None = None
     broken: Callable[[str], str | None] | None = None
+    once: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,7 @@ class _Kept:
         self._tell = tell
         self._stopping = asyncio.Event()
         self._first = True
+        self._settled = False
 
     async def run(self, needs: Sequence["_Kept"]) -> None:
         """Keeps the service until `stop`. Raises `StartFailed` when the first start fails."""
@@ -116,6 +121,7 @@ class _Kept:
             status = await child.wait()
             if self._stopping.is_set():
                 return
+            self._settled = self._settled or (served and child.uptime_s >= _SETTLED_S)
             if child.uptime_s >= _STEADY_S:
                 pause_s = _FIRST_PAUSE_S
             self.state = "restarting"
@@ -151,7 +157,8 @@ class _Kept:
         self.state = "starting"
         if service.before is not None:
             service.before()
-        self.child = Child.start(service.argv, env=service.env, cwd=service.cwd, log=self.log)
+        env = {name: value for name, value in service.env.items() if not self._settled or name not in service.once}
+        self.child = Child.start(service.argv, env=env, cwd=service.cwd, log=self.log)
         self._tell(Event(service.name, "started", self.child.pid))
         return self.child
 

@@ -32,6 +32,7 @@ from tidemill.local.supervisor import Event, Service, Supervisor
 from tidemill.local.valkey import Valkey
 
 BUCKET = "tidemill"
+_ONCE = frozenset({"TIDEMILL_FUNCTIONS_DIR", "TIDEMILL_POOLS_FILE"})  # a crash undoes no deploy that came later
 
 
 @dataclass(frozen=True)
@@ -114,8 +115,11 @@ def default_services(addresses: Addresses, env: Mapping[str, str]) -> list[Servi
             env,
             cwd=addresses.state_dir,
             ready=http_check(addresses.gateway_port, "/readyz", headers={"Authorization": f"Bearer {addresses.token}"}),
+            once=_ONCE,
         ),
-        Service("placement", [python, "-P", "-m", "tidemill.cli", "placement"], env, cwd=addresses.state_dir),
+        Service(
+            "placement", [python, "-P", "-m", "tidemill.cli", "placement"], env, cwd=addresses.state_dir, once=_ONCE
+        ),
         Service(
             "flower",
             [python, "-P", "-m", "celery", "-A", "tidemill.doorbell:app", *flower],
