@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from tests.support import wait_until
 from tests.support.fake_gateway import TOKEN, FakeGateway, run_fake_gateway
+from tidemill import Job
 from tidemill.cli.group import SECTIONS, root
 
 Tidemill = Callable[..., Result]
@@ -226,6 +227,40 @@ def test_a_terminal_of_any_width_shows_whole_ids(
     monkeypatch.setenv("COLUMNS", str(columns))
     for command in (("job", "list"), ("job", "cancel", job_id)):
         assert job_id in tidemill(*command).stdout
+
+
+def test_a_narrow_terminal_shows_whole_reasons_and_leaves_out_what_job_show_has(
+    gateway: FakeGateway, tidemill: Tidemill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = gateway.submit("shrink-pictures", b"", "k", "pictures/2026/cat-0001.png", {})["id"]
+    gateway.end(job_id, "failed", code="permanent_error", message="not a picture")
+    monkeypatch.setattr("tidemill.cli.show.on_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    head, *lines = tidemill("job", "list", "--state", "failed").stdout.strip().splitlines()
+    assert head.split() == ["id", "function", "state", "input", "reason"]
+    rows = [line for line in lines if line.strip() and not line.startswith(" ─")]
+    starts = [head.index(name) for name in ("function", "state", "input", "reason")]
+    columns = ["".join(row[a:b].strip() for row in rows) for a, b in zip(starts, [*starts[1:], None], strict=True)]
+    assert columns == ["shrink-pictures", "failed", "pictures/2026/cat-0001.png", "permanent_error"]
+
+
+def test_an_interrupted_retry_of_many_says_how_far_it_came(
+    gateway: FakeGateway, tidemill: Tidemill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [gateway.submit("echo", b"", key, "x", {})["id"] for key in ("a", "b", "c")]
+    for job_id in ids:
+        gateway.end(job_id, "failed", code="timeout", message="too long")
+    honest, calls = Job.retry, iter((False, True))
+
+    def retry(job: Job) -> Job:
+        if next(calls):
+            raise KeyboardInterrupt
+        return honest(job)
+
+    monkeypatch.setattr(Job, "retry", retry)
+    result = tidemill("job", "retry", "--all")
+    assert result.exit_code != 0
+    assert "1 of 3 jobs were changed" in result.stderr
 
 
 def test_names_in_lines_are_one_line_and_in_json_unchanged(gateway: FakeGateway, tidemill: Tidemill) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -123,7 +123,7 @@ def logs(job_id: str, follow: bool, as_json: bool) -> None:
 def cancel(ctx: click.Context, job_ids: tuple[str, ...], as_json: bool) -> None:
     """Cancel jobs: queued ones end at once, running ones soon, those that are over stay as they are."""
     client = connect()
-    jobs, code = _each(job_ids, lambda job_id: client.job(job_id).cancel())
+    jobs, code = _each(job_ids, lambda job_id: client.job(job_id).cancel(), "Cancelling")
     _print_all(jobs, as_json)
     ctx.exit(code)
 
@@ -153,7 +153,7 @@ def retry(
         raise click.UsageError("--reason and --function go with --all.")
     client = connect()
     ids = job_ids or tuple(found.id for found in client.jobs(state="failed", reason=reason, function=function))
-    jobs, code = _each(ids, lambda job_id: client.job(job_id).retry())
+    jobs, code = _each(ids, lambda job_id: client.job(job_id).retry(), "Retrying")
     _print_all(jobs, as_json)
     ctx.exit(code)
 
@@ -215,15 +215,20 @@ def _wait(entry: Job, timeout: float | None) -> int:
     return exit_code(error)
 
 
-def _each(job_ids: Iterable[str], act: Any) -> tuple[list[Job], int]:
+def _each(job_ids: Sequence[str], act: Any, what: str) -> tuple[list[Job], int]:
     jobs, code = [], 0
-    for job_id in job_ids:
-        try:
-            jobs.append(act(job_id))
-        except TidemillError as error:
-            say(f"Job {job_id}:")
-            complain(error)
-            code = max(code, exit_code(error))
+    with progress(len(job_ids), what) as advance:
+        for job_id in job_ids:
+            try:
+                jobs.append(act(job_id))
+            except TidemillError as error:
+                say(f"Job {job_id}:")
+                complain(error)
+                code = max(code, exit_code(error))
+            except KeyboardInterrupt:
+                say(f"{len(jobs)} of {len(job_ids)} jobs were changed, and perhaps {job_id}.")
+                raise
+            advance(1)
     return jobs, code
 
 

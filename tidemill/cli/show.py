@@ -37,6 +37,9 @@ def on_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+_SPARE = ("cost", "time", "pool")  # what a narrow terminal can do without: `job show` has it
+
+
 def print_json(value: Any) -> None:
     """Print a value; names that are no proper text survive as escapes."""
     click.echo(json.dumps(value, indent=2 if on_terminal() else None))
@@ -67,14 +70,21 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str =
     from rich.table import Table
     from rich.text import Text
 
-    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for index, name in enumerate(columns):
-        # An id is there to be copied into the next command: on a narrow terminal the others make room for it.
-        whole = max(len(row[index]) for row in found) if name == "id" else None
-        drawn.add_column(name, no_wrap=name == "id", min_width=whole)
+    console = Console()
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    widths = {index: max(len(name), *(len(row[index]) for row in found)) for index, name in enumerate(columns)}
+    shown = [index for index in widths if any(row[index] for row in found)]
+    for name in _SPARE:
+        if sum(widths[index] + 2 for index in shown) > console.width:
+            shown = [index for index in shown if columns[index] != name]
+    for index in shown:
+        # An id is there to be copied into the next command: on a narrow terminal the others make room for it, in more
+        # lines, but whole.
+        whole = max(len(row[index]) for row in found) if columns[index] == "id" else None
+        drawn.add_column(columns[index], no_wrap=columns[index] == "id", min_width=whole, overflow="fold")
     for row in found:
-        drawn.add_row(*(Text(value, style=_COLOURS.get(value, "")) for value in row))
-    Console().print(drawn)
+        drawn.add_row(*(Text(row[index], style=_COLOURS.get(row[index], "")) for index in shown))
+    console.print(drawn)
 
 
 def pairs(values: Mapping[str, Any]) -> None:
