@@ -126,5 +126,5 @@ class Store(Server):
 
     def begin(self) -> None:
         if self.pid is None:
-            self.seaweed.remove_sockets()
+            self.seaweed.before_start()
         super().begin()

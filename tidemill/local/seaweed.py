@@ -9,7 +9,9 @@ between the parts stay open to processes of this machine.
 The webhook is a hint, as fast as it is lossy: an event that meets no receiver is tried a few times and then dropped.
 
 A full disk breaks it for longer than the disk is full: the filer's index (LevelDB) refuses every write after one that
-found no room, until the process starts again. `broken` says when that is so, and there is room again.
+found no room, until the process starts again. And the index of a volume may end in half an entry, with which weed does
+not load the volume at its next start. `broken` says when one of these is so, and there is room again; `before_start`
+lets weed make such an index anew from its volume.
 """
 
 import dataclasses
@@ -22,8 +24,9 @@ import os
 import re
 import secrets
 import shutil
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,6 +41,8 @@ VOLUME_SIZE_MIB = 128
 VOLUMES_PER_BUCKET = 2
 _NO_ROOM = re.compile(r"persisting .*: no space left on device")
 _ROOM_BYTES = 16 * 2**20
+_ENTRY_BYTES = 17  # of a volume's index
+_FIX_S = 60.0
 _NAME_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.-/"  # of a bucket's name, and what ends it
 
 
@@ -147,6 +152,21 @@ class Seaweed:
             "GOMEMLIMIT": "400MiB",
         }
 
+    def before_start(self) -> None:
+        """Removes what the last run left, and has the indexes made anew that a full disk cut off."""
+        self.remove_sockets()
+        for index in self._cut_off():
+            collection, _, volume = index.stem.rpartition("_")
+            argv = [str(binary()), "fix", f"-volumeId={volume}", f"-collection={collection}", "data"]
+            # When it fails (the disk is full still), `broken` asks for another start.
+            subprocess.run(argv, cwd=self.directory, stdin=subprocess.DEVNULL, timeout=_FIX_S, check=False)
+            index.with_suffix(".sdx").unlink(missing_ok=True)  # what weed sorted of the broken one
+
+    def _cut_off(self) -> Iterator[Path]:
+        for index in sorted((self.directory / "data").glob("*.idx")):
+            if index.stat().st_size % _ENTRY_BYTES:
+                yield index
+
     def remove_sockets(self) -> None:
         """Removes the Unix sockets that weed puts into /tmp by port number, and leaves there when it is killed."""
         for port in dataclasses.asdict(self.ports).values():
@@ -159,10 +179,11 @@ class Seaweed:
         self.request("GET", "/")
 
     def broken(self, log: str) -> str | None:
-        """Why it has to start again, from the end of its log: its index met a full disk, and there is room now."""
-        if _NO_ROOM.search(log) is None or shutil.disk_usage(self.directory).free < _ROOM_BYTES:
+        """Why it has to start again, from the end of its log: an index met a full disk, and there is room now."""
+        met = _NO_ROOM.search(log) is not None or any(self._cut_off())
+        if not met or shutil.disk_usage(self.directory).free < _ROOM_BYTES:
             return None
-        return "its disk was full, and its index takes no write until it starts again"
+        return "its disk was full, and an index takes no write until it starts again"
 
     def create_bucket(self, name: str) -> None:
         """Makes a bucket; one that is there already stays. Raises `NotReady` when the store refuses."""

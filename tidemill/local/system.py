@@ -343,7 +343,7 @@ def _seaweed_service(server: Seaweed) -> Service:
         {"PATH": os.defpath, "HOME": str(server.directory), **server.env()},
         cwd=server.directory,
         ready=server.check_ready,
-        before=server.remove_sockets,
+        before=server.before_start,
         after=server.remove_sockets,
         broken=server.broken,
     )
