@@ -549,9 +549,8 @@ def test_a_leader_that_is_replaced_between_two_starts_starts_no_more(house: Hous
 
 
 @pytest.mark.parametrize("told_once", [True, False])
-def test_the_planner_counts_the_grants_that_ended_jobs_give_back(told_once: bool) -> None:
+def test_the_planner_counts_the_grants_that_ended_jobs_give_back(house: House, told_once: bool) -> None:
     """Else the next job of the function would be bound behind a long one of another function."""
-    house = House()
     house.function("ocr")
     house.function("slow")
     house.pool(slots=1, most=2)
@@ -571,8 +570,9 @@ def test_the_planner_counts_the_grants_that_ended_jobs_give_back(told_once: bool
 
 
 @pytest.mark.parametrize("told_once", [True, False])
-def test_jobs_that_come_and_go_by_grants_change_no_grants(told_once: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    house = House()
+def test_jobs_that_come_and_go_by_grants_change_no_grants(
+    house: House, told_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     house.function("ocr")
     house.pool(slots=1, most=2)
     for _ in range(3):

@@ -53,7 +53,6 @@ class MemoryJobs:
         self._grants: dict[str, tuple[dict[str, int], Placement | None]] = {}
         self._draining: set[str] = set()
         self._version = 0
-        self.bells: list[tuple[str, str]] = []  # (agent, message) of the doorbells that would have been rung
         self._stream: list[Transition] = []
         self._entries = 0
         self._logs: dict[str, list[LogLine]] = defaultdict(list)
@@ -213,8 +212,6 @@ class MemoryJobs:
                 return Submitted(job.id, True, JobState.queued, job.generation)
             held.granted, placement = self._grants[job.function]
             self._bind(held, chosen, placement, now)
-            if bell:
-                self.bells.append((chosen, bell))
             return Submitted(job.id, True, JobState.released, job.generation, agent=chosen)
 
     def _granted(self, function: str, now: int) -> str | None:
