@@ -1,49 +1,15 @@
 """Each command against a small gateway: what it prints, its exit code, and what it says to do next."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from tests.support import wait_until
-from tests.support.fake_gateway import TOKEN, FakeGateway, run_fake_gateway
-from tidemill import Job
+from tests.support.cli import Tidemill, read
+from tests.support.fake_gateway import FakeGateway
 from tidemill.cli.group import SECTIONS, root
-
-Tidemill = Callable[..., Result]
-
-
-@pytest.fixture
-def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGateway]:
-    with run_fake_gateway() as running:
-        monkeypatch.setenv("TIDEMILL_URL", running.url)
-        monkeypatch.setenv("TIDEMILL_TOKEN", TOKEN)
-        yield running
-
-
-@pytest.fixture
-def tidemill() -> Tidemill:
-    return lambda *args: CliRunner().invoke(root, [str(arg) for arg in args], prog_name="tidemill")
-
-
-@pytest.fixture
-def cat(tmp_path: Path) -> Path:
-    path = tmp_path / "cat.txt"
-    path.write_bytes(b"meow")
-    return path
-
-
-def read(result: Result) -> Any:
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
 
 
 def test_every_command_has_help_with_an_example_or_subcommands(tidemill: Tidemill) -> None:
@@ -209,115 +175,6 @@ def test_submit_prints_ids_and_a_key_makes_one_job(gateway: FakeGateway, tidemil
     assert len(set(ids)) == 20
 
 
-def test_job_list_json_holds_every_job(gateway: FakeGateway, tidemill: Tidemill) -> None:
-    for number in range(1100):
-        gateway.submit("echo", b"", f"k{number}", "x", {})
-    found = read(tidemill("job", "list", "--json"))
-    assert len({entry["id"] for entry in found}) == 1100
-    assert len(read(tidemill("job", "list", "--json", "--limit", 3))) == 3
-    assert len(tidemill("job", "list").stdout.splitlines()) == 1100
-
-
-@pytest.mark.parametrize("columns", [80, 100, 200])
-def test_a_terminal_of_any_width_shows_whole_ids(
-    gateway: FakeGateway, tidemill: Tidemill, monkeypatch: pytest.MonkeyPatch, columns: int
-) -> None:
-    job_id = gateway.submit("a-function-with-a-long-name", b"", "k", "a name that is long, too " * 4, {})["id"]
-    monkeypatch.setattr("tidemill.cli.show.on_terminal", lambda: True)
-    monkeypatch.setenv("COLUMNS", str(columns))
-    for command in (("job", "list"), ("job", "cancel", job_id)):
-        assert job_id in tidemill(*command).stdout
-
-
-def test_a_narrow_terminal_shows_whole_reasons_and_leaves_out_what_job_show_has(
-    gateway: FakeGateway, tidemill: Tidemill, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job_id = gateway.submit("shrink-pictures", b"", "k", "pictures/2026/cat-0001.png", {})["id"]
-    gateway.end(job_id, "failed", code="permanent_error", message="not a picture")
-    monkeypatch.setattr("tidemill.cli.show.on_terminal", lambda: True)
-    monkeypatch.setenv("COLUMNS", "80")
-    head, *lines = tidemill("job", "list", "--state", "failed").stdout.strip().splitlines()
-    assert head.split() == ["id", "function", "state", "input", "reason"]
-    rows = [line for line in lines if line.strip() and not line.startswith(" ─")]
-    starts = [head.index(name) for name in ("function", "state", "input", "reason")]
-    columns = ["".join(row[a:b].strip() for row in rows) for a, b in zip(starts, [*starts[1:], None], strict=True)]
-    assert columns == ["shrink-pictures", "failed", "pictures/2026/cat-0001.png", "permanent_error"]
-
-
-def test_an_interrupted_retry_of_many_says_how_far_it_came(
-    gateway: FakeGateway, tidemill: Tidemill, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ids = [gateway.submit("echo", b"", key, "x", {})["id"] for key in ("a", "b", "c")]
-    for job_id in ids:
-        gateway.end(job_id, "failed", code="timeout", message="too long")
-    honest, calls = Job.retry, iter((False, True))
-
-    def retry(job: Job) -> Job:
-        if next(calls):
-            raise KeyboardInterrupt
-        return honest(job)
-
-    monkeypatch.setattr(Job, "retry", retry)
-    result = tidemill("job", "retry", "--all")
-    assert result.exit_code != 0
-    assert "1 of 3 jobs were changed" in result.stderr
-
-
-def test_names_in_lines_are_one_line_and_in_json_unchanged(gateway: FakeGateway, tidemill: Tidemill) -> None:
-    gateway.submit("echo", b"", "k", "a\nb\x1b[2J\u202eé", {})
-    (line,) = tidemill("job", "list").stdout.splitlines()
-    assert "a\\nb\\x1b[2J\\u202eé" in line
-    assert read(tidemill("job", "list", "--json"))[0]["input"]["name"] == "a\nb\x1b[2J\u202eé"
-
-
-def test_job_show_says_why_and_what_next(gateway: FakeGateway, tidemill: Tidemill) -> None:
-    job = gateway.submit("echo", b"", "k", "x", {})
-    candidate = {"pool": "gpu", "seconds_p50": 1.0, "usd": 0.1, "score": None, "excluded_because": "too dear"}
-    job["placement"] = {"pool": "cpu", "reason": "cpu is cheapest", "candidates": [candidate]}
-    gateway.end(job["id"], "failed", code="timeout", message="too long", traceback="line 1", hint="Give it more time.")
-    text = tidemill("job", "show", job["id"]).stdout
-    for expected in ("cpu is cheapest", "timeout: too long", "Give it more time.", "line 1", "too dear"):
-        assert expected in text
-
-
-def test_job_wait_reports_each_end(gateway: FakeGateway, tidemill: Tidemill) -> None:
-    good, bad = (gateway.submit("echo", b"", key, "x", {})["id"] for key in ("a", "b"))
-    gateway.end(good, "succeeded")
-    assert tidemill("job", "wait", good).exit_code == 0
-    gateway.end(bad, "failed", code="timeout", message="too long")
-    result = tidemill("job", "wait", good, bad, "--json")
-    assert result.exit_code == 1
-    assert [entry["state"] for entry in json.loads(result.stdout)] == ["succeeded", "failed"]
-    assert "too long" in result.stderr
-
-
-def test_job_logs_and_following_them(gateway: FakeGateway, tidemill: Tidemill) -> None:
-    job_id = gateway.submit("echo", b"", "k", "x", {})["id"]
-    gateway.logs[job_id] = ["one", "\x1b[31mtwo"]
-    assert tidemill("job", "logs", job_id).stdout == "one\n\\x1b[31mtwo\n"
-    assert tidemill("job", "logs", "-f", job_id).stdout == "one\n\\x1b[31mtwo\n"
-    assert read(tidemill("job", "logs", job_id, "--json"))["log"] == "one\n\x1b[31mtwo\n"
-
-
-def test_job_ignored_says_why(gateway: FakeGateway, tidemill: Tidemill) -> None:
-    assert tidemill("job", "ignored").stdout.endswith("\tinbox/a\\n/.hid\thidden name\n")
-    assert read(tidemill("job", "ignored", "--json"))[0]["key"] == "a\n/.hid"
-
-
-def test_job_cancel_and_retry_all(gateway: FakeGateway, tidemill: Tidemill) -> None:
-    ids = [gateway.submit("echo", b"", key, "x", {})["id"] for key in ("a", "b", "c")]
-    assert tidemill("job", "cancel", ids[0]).exit_code == 0
-    assert gateway.jobs[ids[0]]["state"] == "cancelled"
-    for job_id in ids[1:]:
-        gateway.end(job_id, "failed", code="timeout", message="too long")
-    found = read(tidemill("job", "retry", "--all", "--json"))
-    assert {entry["id"] for entry in found} == set(ids[1:])
-    assert {entry["generation"] for entry in found} == {2}
-    result = tidemill("job", "cancel", "nope", ids[1])
-    assert result.exit_code == 2
-    assert gateway.jobs[ids[1]]["state"] == "cancelled", "one wrong id must not stop the others"
-
-
 def test_replay_says_what_it_found_and_what_it_would_do(gateway: FakeGateway, tidemill: Tidemill) -> None:
     looked = tidemill("replay", "echo", "--prefix", "old/", "--dry-run")
     assert looked.exit_code == 0
@@ -448,54 +305,3 @@ def test_up_refuses_wrong_files_before_it_starts_anything(tidemill: Tidemill, tm
     assert result.exit_code == 2
     assert "function.yaml:1" in result.stderr
     assert not (tmp_path / "state").exists()
-
-
-def _spawn(*args: str) -> "subprocess.Popen[str]":
-    argv = [sys.executable, "-m", "tidemill", *args]
-    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
-
-
-def test_ctrl_c_detaches_and_says_how_to_come_back(gateway: FakeGateway, cat: Path) -> None:
-    process = _spawn("run", "echo", str(cat))
-    wait_until(lambda: any(seen.query.get("wait") for seen in list(gateway.seen)), 30)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
-    job_id = next(iter(gateway.jobs))
-    assert process.returncode == 130
-    assert f"Come back with: tidemill job wait {job_id}" in err
-    assert "Traceback" not in err
-    assert gateway.jobs[job_id]["state"] == "queued"
-
-
-def test_watch_uploads_what_is_new(gateway: FakeGateway, tmp_path: Path) -> None:
-    (tmp_path / "old.txt").write_bytes(b"old")
-    process = _spawn("watch", str(tmp_path), "inbox/w", "--interval", "0.1")
-    lines: list[str] = []
-    assert process.stderr is not None
-    assert process.stdout is not None
-    assert process.stderr.readline().startswith("Watching")
-    reading = threading.Thread(target=lambda: lines.extend(process.stdout or []))
-    reading.start()
-    (tmp_path / ".hidden").write_bytes(b"no")
-    (tmp_path / "new.txt").write_bytes(b"new")
-    wait_until(lambda: lines, 30)
-    process.send_signal(signal.SIGINT)
-    process.wait(20)
-    reading.join()
-    process.stdout.close()
-    process.stderr.close()
-    assert lines == ["inbox/w/new.txt\n"]
-    assert [key for key in gateway.objects if key.startswith("inbox")] == ["inbox/w/new.txt"]
-
-
-def test_a_reader_that_leaves_is_no_error(gateway: FakeGateway) -> None:
-    for number in range(3000):
-        gateway.submit("echo", b"", f"k{number}", "a long enough name", {})
-    process = _spawn("job", "list")
-    assert process.stdout is not None
-    assert process.stdout.readline()
-    process.stdout.close()
-    process.wait(30)
-    assert process.stderr is not None
-    assert process.stderr.read() == ""
-    process.stderr.close()

@@ -1,0 +1,118 @@
+"""`tidemill job` against a small gateway."""
+
+import json
+
+import pytest
+
+from tests.support.cli import Tidemill, read
+from tests.support.fake_gateway import FakeGateway
+from tidemill import Job
+
+
+def test_job_list_json_holds_every_job(gateway: FakeGateway, tidemill: Tidemill) -> None:
+    for number in range(1100):
+        gateway.submit("echo", b"", f"k{number}", "x", {})
+    found = read(tidemill("job", "list", "--json"))
+    assert len({entry["id"] for entry in found}) == 1100
+    assert len(read(tidemill("job", "list", "--json", "--limit", 3))) == 3
+    assert len(tidemill("job", "list").stdout.splitlines()) == 1100
+
+
+@pytest.mark.parametrize("columns", [80, 100, 200])
+def test_a_terminal_of_any_width_shows_whole_ids(
+    gateway: FakeGateway, tidemill: Tidemill, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    job_id = gateway.submit("a-function-with-a-long-name", b"", "k", "a name that is long, too " * 4, {})["id"]
+    monkeypatch.setattr("tidemill.cli.show.on_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for command in (("job", "list"), ("job", "cancel", job_id)):
+        assert job_id in tidemill(*command).stdout
+
+
+def test_a_narrow_terminal_shows_whole_reasons_and_leaves_out_what_job_show_has(
+    gateway: FakeGateway, tidemill: Tidemill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = gateway.submit("shrink-pictures", b"", "k", "pictures/2026/cat-0001.png", {})["id"]
+    gateway.end(job_id, "failed", code="permanent_error", message="not a picture")
+    monkeypatch.setattr("tidemill.cli.show.on_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    head, *lines = tidemill("job", "list", "--state", "failed").stdout.strip().splitlines()
+    assert head.split() == ["id", "function", "state", "input", "reason"]
+    rows = [line for line in lines if line.strip() and not line.startswith(" ─")]
+    starts = [head.index(name) for name in ("function", "state", "input", "reason")]
+    columns = ["".join(row[a:b].strip() for row in rows) for a, b in zip(starts, [*starts[1:], None], strict=True)]
+    assert columns == ["shrink-pictures", "failed", "pictures/2026/cat-0001.png", "permanent_error"]
+
+
+def test_an_interrupted_retry_of_many_says_how_far_it_came(
+    gateway: FakeGateway, tidemill: Tidemill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [gateway.submit("echo", b"", key, "x", {})["id"] for key in ("a", "b", "c")]
+    for job_id in ids:
+        gateway.end(job_id, "failed", code="timeout", message="too long")
+    honest, calls = Job.retry, iter((False, True))
+
+    def retry(job: Job) -> Job:
+        if next(calls):
+            raise KeyboardInterrupt
+        return honest(job)
+
+    monkeypatch.setattr(Job, "retry", retry)
+    result = tidemill("job", "retry", "--all")
+    assert result.exit_code != 0
+    assert "1 of 3 jobs were changed" in result.stderr
+
+
+def test_names_in_lines_are_one_line_and_in_json_unchanged(gateway: FakeGateway, tidemill: Tidemill) -> None:
+    gateway.submit("echo", b"", "k", "a\nb\x1b[2J\u202eé", {})
+    (line,) = tidemill("job", "list").stdout.splitlines()
+    assert "a\\nb\\x1b[2J\\u202eé" in line
+    assert read(tidemill("job", "list", "--json"))[0]["input"]["name"] == "a\nb\x1b[2J\u202eé"
+
+
+def test_job_show_says_why_and_what_next(gateway: FakeGateway, tidemill: Tidemill) -> None:
+    job = gateway.submit("echo", b"", "k", "x", {})
+    candidate = {"pool": "gpu", "seconds_p50": 1.0, "usd": 0.1, "score": None, "excluded_because": "too dear"}
+    job["placement"] = {"pool": "cpu", "reason": "cpu is cheapest", "candidates": [candidate]}
+    gateway.end(job["id"], "failed", code="timeout", message="too long", traceback="line 1", hint="Give it more time.")
+    text = tidemill("job", "show", job["id"]).stdout
+    for expected in ("cpu is cheapest", "timeout: too long", "Give it more time.", "line 1", "too dear"):
+        assert expected in text
+
+
+def test_job_wait_reports_each_end(gateway: FakeGateway, tidemill: Tidemill) -> None:
+    good, bad = (gateway.submit("echo", b"", key, "x", {})["id"] for key in ("a", "b"))
+    gateway.end(good, "succeeded")
+    assert tidemill("job", "wait", good).exit_code == 0
+    gateway.end(bad, "failed", code="timeout", message="too long")
+    result = tidemill("job", "wait", good, bad, "--json")
+    assert result.exit_code == 1
+    assert [entry["state"] for entry in json.loads(result.stdout)] == ["succeeded", "failed"]
+    assert "too long" in result.stderr
+
+
+def test_job_logs_and_following_them(gateway: FakeGateway, tidemill: Tidemill) -> None:
+    job_id = gateway.submit("echo", b"", "k", "x", {})["id"]
+    gateway.logs[job_id] = ["one", "\x1b[31mtwo"]
+    assert tidemill("job", "logs", job_id).stdout == "one\n\\x1b[31mtwo\n"
+    assert tidemill("job", "logs", "-f", job_id).stdout == "one\n\\x1b[31mtwo\n"
+    assert read(tidemill("job", "logs", job_id, "--json"))["log"] == "one\n\x1b[31mtwo\n"
+
+
+def test_job_ignored_says_why(gateway: FakeGateway, tidemill: Tidemill) -> None:
+    assert tidemill("job", "ignored").stdout.endswith("\tinbox/a\\n/.hid\thidden name\n")
+    assert read(tidemill("job", "ignored", "--json"))[0]["key"] == "a\n/.hid"
+
+
+def test_job_cancel_and_retry_all(gateway: FakeGateway, tidemill: Tidemill) -> None:
+    ids = [gateway.submit("echo", b"", key, "x", {})["id"] for key in ("a", "b", "c")]
+    assert tidemill("job", "cancel", ids[0]).exit_code == 0
+    assert gateway.jobs[ids[0]]["state"] == "cancelled"
+    for job_id in ids[1:]:
+        gateway.end(job_id, "failed", code="timeout", message="too long")
+    found = read(tidemill("job", "retry", "--all", "--json"))
+    assert {entry["id"] for entry in found} == set(ids[1:])
+    assert {entry["generation"] for entry in found} == {2}
+    result = tidemill("job", "cancel", "nope", ids[1])
+    assert result.exit_code == 2
+    assert gateway.jobs[ids[1]]["state"] == "cancelled", "one wrong id must not stop the others"
