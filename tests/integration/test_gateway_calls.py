@@ -2,25 +2,17 @@
 
 import json
 import threading
-from collections.abc import Iterator
 
 import httpx
 import pytest
 import redis
 
-from tests.support import S3, wait_until
-from tests.support.gateway import AGENT, ECHO, Lab, free_socket, run_gateway, submit
+from tests.support import wait_until
+from tests.support.gateway import AGENT, Lab, submit
 from tidemill.ledger.api import AgentReport
 from tidemill.models import JobError, Placement, RequestRecord
 from tidemill.record.ending import End, finish
 from tidemill_placement.rebuild import rebuild
-
-
-@pytest.fixture
-def lab(s3: S3, redis_url: str, bucket: str) -> Iterator[Lab]:
-    with free_socket() as sock, run_gateway(s3, redis_url, bucket, sock) as found:
-        found.deploy(ECHO).raise_for_status()
-        yield found
 
 
 def test_a_file_becomes_a_durable_job_with_defaults_filled_in(lab: Lab) -> None:

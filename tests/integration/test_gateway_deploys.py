@@ -1,19 +1,11 @@
 """The HTTP API takes functions, or says what is wrong with them."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
 from tests.support import S3
 from tests.support.gateway import ECHO, Lab, archive, free_socket, run_gateway
-
-
-@pytest.fixture
-def lab(s3: S3, redis_url: str, bucket: str) -> Iterator[Lab]:
-    with free_socket() as sock, run_gateway(s3, redis_url, bucket, sock) as found:
-        found.deploy(ECHO).raise_for_status()
-        yield found
 
 
 def test_a_deploy_is_kept_and_repeated_is_the_same_revision(lab: Lab, bucket: str) -> None:

@@ -1,21 +1,11 @@
 """The HTTP API about pools, agents and damaged records."""
 
-from collections.abc import Iterator
-
 import pytest
 import redis
 
-from tests.support import S3
-from tests.support.gateway import ECHO, Lab, free_socket, run_gateway, submit
+from tests.support.gateway import ECHO, Lab, submit
 from tidemill.errors import StoreUnavailable
 from tidemill.ledger.api import AgentReport
-
-
-@pytest.fixture
-def lab(s3: S3, redis_url: str, bucket: str) -> Iterator[Lab]:
-    with free_socket() as sock, run_gateway(s3, redis_url, bucket, sock) as found:
-        found.deploy(ECHO).raise_for_status()
-        yield found
 
 
 def test_pools_are_kept_drained_and_removed(lab: Lab) -> None:

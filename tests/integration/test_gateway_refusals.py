@@ -1,20 +1,11 @@
 """What the HTTP API refuses, and what it says then."""
 
-from collections.abc import Iterator
-
 import httpx
 import pytest
 import redis
 
 from tests.support import S3, wait_until
 from tests.support.gateway import ECHO, TOKEN, Lab, free_socket, run_gateway, submit
-
-
-@pytest.fixture
-def lab(s3: S3, redis_url: str, bucket: str) -> Iterator[Lab]:
-    with free_socket() as sock, run_gateway(s3, redis_url, bucket, sock) as found:
-        found.deploy(ECHO).raise_for_status()
-        yield found
 
 
 def test_without_the_right_token_only_healthz_answers(lab: Lab, subtests: pytest.Subtests) -> None:
