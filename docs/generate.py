@@ -91,7 +91,17 @@ def errors_page() -> str:
             if child.__module__ == errors.__name__:  # a room's own errors never leave it
                 yield from rows(child)
 
-    return "\n".join([*lines, *rows(errors.TidemillError)]) + "\n"
+    jobs = [
+        "",
+        "## Codes of jobs",
+        "",
+        "`error.code` of a job that failed or was cancelled, and what to do when the job itself says nothing.",
+        "",
+        "| code | hint |",
+        "|---|---|",
+    ]
+    jobs += [f"| `{code}` | {hint} |" for code, hint in errors.JOB_HINTS.items()]
+    return "\n".join([*lines, *rows(errors.TidemillError), *jobs]) + "\n"
 
 
 def commands_page() -> str:

@@ -16,10 +16,12 @@
     └── WaitTimeout            a wait ended before the job did (also a TimeoutError)
 
 The code travels over HTTP in the problem document (RFC 9457); a client rebuilds the class from it with `error_for`.
+A job that ends badly has a code of its own in its `error`: `JOB_HINTS` names them all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 
@@ -136,13 +138,56 @@ class FunctionFailed(TidemillError):
 class JobCancelled(TidemillError):
     code = "cancelled"
     status = 409
-    default_hint = "`tidemill job show ID` says who cancelled it; `tidemill job retry ID` runs it again."
+    default_hint = "`tidemill job retry ID` runs it again."
 
 
 class WaitTimeout(TidemillError, TimeoutError):
     code = "wait_timeout"
     status = 504
     default_hint = "The job goes on; `tidemill job wait ID` waits for it again."
+
+
+_MEND = "mend the function, deploy it, then `tidemill job retry ID`."
+
+# What a job may end with other than success, and what to do then. A hint that the job itself brings comes first.
+JOB_HINTS: Mapping[str, str] = {
+    "function_error": f"Read the traceback and `tidemill job logs ID`, {_MEND}",
+    "permanent_error": "The function refuses this input: correct the input, or the function, then "
+    "`tidemill job retry ID`.",
+    "temporary_error": "Its attempts are used up: `tidemill job retry ID` once the cause is over, or raise "
+    "limits.attempts in function.yaml.",
+    "timeout": "Raise limits.timeout in function.yaml, deploy it, then `tidemill job retry ID`.",
+    "process_killed": "Where memory ran short, raise resources.memory in function.yaml and deploy it; then "
+    "`tidemill job retry ID`. `tidemill job logs ID` has its last lines.",
+    "process_exited": f"Return from the handler instead of ending the process: {_MEND}",
+    "function_exited": f"Return from the handler instead of calling sys.exit(): {_MEND}",
+    "command_failed": f"Read in `tidemill job logs ID` what it printed, {_MEND}",
+    "command_killed": "Where memory ran short, raise resources.memory in function.yaml and deploy it; then "
+    "`tidemill job retry ID`.",
+    "command_not_found": "Correct `command` in function.yaml, or install the program where the agents run; then "
+    "`tidemill job retry ID`.",
+    "result_not_serialisable": f"Return what JSON can say, or write a file into ctx.output_dir: {_MEND}",
+    "output_name_invalid": f"Name the output like a/b.txt: {_MEND}",
+    "output_exists": f"Give each output a name of its own: {_MEND}",
+    "output_missing": f"Write the file before the handler returns it: {_MEND}",
+    "output_not_a_file": f"Write files into ctx.output_dir instead of returning a folder: {_MEND}",
+    "output_not_allowed": f"Write plain files into ctx.output_dir: {_MEND}",
+    "output_refused": "Look at the names, the number and the bucket of its results; then `tidemill job retry ID`.",
+    "output_conflict": "Move the object away that lies there, or set output.on_conflict in function.yaml; then "
+    "`tidemill job retry ID`.",
+    "output_lost": "`tidemill job retry ID` runs it again.",
+    "protocol_violated": f"Write to no file descriptor that the function has not opened itself: {_MEND}",
+    "runner_stopped": "`tidemill job retry ID` runs it again; the log of the agent says why it was stopped.",
+    "start_failed": f"Read the message and the traceback, {_MEND}",
+    "attempts_exhausted": "The history names the agents that were lost; see whether the function uses up the memory, "
+    "then `tidemill job retry ID`.",
+    "no_capacity": NoCapacity.default_hint,
+    "input_gone": "Upload the input again: that is a new job.",
+    "superseded": "Nothing is to be done: what lies under this key now is a job of its own.",
+    "function_deleted": "Deploy the function again, then `tidemill job retry ID`.",
+    "cancelled": JobCancelled.default_hint,
+    "internal": "`tidemill job retry ID` tries again; report this with the log of the agent.",
+}
 
 
 def _tree(root: type[TidemillError]) -> dict[str, type[TidemillError]]:

@@ -65,11 +65,11 @@ def list_(
 @json_option
 def show(job_id: str, as_json: bool) -> None:
     """Show a job: its state, why it ran where it ran, what it cost, its results and its history."""
-    data = dict(connect().job(job_id).data)
+    found = connect().job(job_id)
     if as_json:
-        print_json(data)
-        return
-    _describe(data)
+        print_json(dict(found.data))
+    else:
+        _describe(found)
 
 
 @job.command("wait", epilog="Example: tidemill job wait 4f0c... --timeout 5m")
@@ -241,7 +241,8 @@ def _print_all(jobs: Sequence[Job], as_json: bool) -> None:
     )
 
 
-def _describe(data: dict[str, Any]) -> None:
+def _describe(found: Job) -> None:
+    data, ended = found.data, found.error
     where, cost, error = data.get("placement") or {}, data.get("cost") or {}, data.get("error") or {}
     pairs(
         {
@@ -261,7 +262,7 @@ def _describe(data: dict[str, Any]) -> None:
             "finished": moment(data.get("finished_at")),
             "time": seconds(data),
             "error": f"{error.get('code')}: {error.get('message')}" if error else None,
-            "next": error.get("hint"),
+            "next": ended.hint if ended is not None else error.get("hint"),
         }
     )
     if error.get("traceback"):

@@ -9,7 +9,7 @@ from typing import Any
 
 from tidemill.client.values import Snapshot
 from tidemill.client.wire import Response
-from tidemill.errors import FunctionFailed, JobCancelled, NoCapacity, TidemillError, error_for
+from tidemill.errors import JOB_HINTS, FunctionFailed, JobCancelled, NoCapacity, TidemillError, error_for
 
 _GATEWAY_TROUBLE = frozenset({502, 503, 504})
 
@@ -34,7 +34,7 @@ def job_error(job: Snapshot) -> TidemillError | None:
     code = str(found.get("code") or "")
     message = str(found.get("message") or f"Job {job.id} {job.state}.")
     kind = JobCancelled if job.state == "cancelled" else NoCapacity if code == NoCapacity.code else FunctionFailed
-    hint = re.sub(r"\bID\b", job.id, str(found.get("hint") or kind.default_hint))
+    hint = re.sub(r"\bID\b", job.id, str(found.get("hint") or JOB_HINTS.get(code) or kind.default_hint))
     if kind is JobCancelled:
         return JobCancelled(message, hint=hint, code=code or None, job_id=job.id)
     if kind is NoCapacity:
