@@ -7,6 +7,8 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
+
 from tests.support import wait_until
 from tests.support.fake_gateway import FakeGateway
 
@@ -60,3 +62,27 @@ def test_a_reader_that_leaves_is_no_error(gateway: FakeGateway) -> None:
     assert process.stderr is not None
     assert process.stderr.read() == ""
     process.stderr.close()
+
+
+_INTERRUPTING = """
+import os, sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ["INTERRUPTED_IMPORT"]:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+"""
+
+
+@pytest.mark.parametrize("module", ["click", "tidemill.cli.group", "tidemill.cli.faults", "tidemill.cli.job", "httpx"])
+def test_ctrl_c_while_it_is_loaded_shows_no_traceback(
+    gateway: FakeGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(_INTERRUPTING)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("INTERRUPTED_IMPORT", module)
+    process = _spawn("job", "list")
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (130, "", "\nInterrupted.\n")
