@@ -106,10 +106,11 @@ def errors_page() -> str:
 
 def commands_page() -> str:
     """Every command with its own help text."""
-    lines = ["# Command line", "", "What `tidemill COMMAND --help` says.", ""]
+    lines = ["# Command line", "", "What `tidemill COMMAND --help` says; `-h` is the same.", ""]
+    common = {"help_option_names": root.context_settings["help_option_names"], "terminal_width": 100}
 
     def walk(command: click.Command, names: tuple[str, ...]) -> None:
-        with click.Context(command, info_name=" ".join(names), max_content_width=100, terminal_width=100) as context:
+        with click.Context(command, info_name=" ".join(names), max_content_width=100, **common) as context:
             lines.extend([f"## {' '.join(names)}", "", "```", command.get_help(context), "```", ""])
             if isinstance(command, click.Group):
                 for name in command.list_commands(context):

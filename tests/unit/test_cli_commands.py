@@ -3,8 +3,10 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from tests.support.cli import Tidemill, read
@@ -22,18 +24,28 @@ def test_every_command_has_help_with_an_example_or_subcommands(tidemill: Tidemil
             assert "Example" in result.stdout, name
 
 
-def test_every_command_takes_json() -> None:
-    import click
-
+def _commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
     with click.Context(root) as ctx:
         for section in SECTIONS.values():
-            for name, (target, _) in section.items():
-                if target:
-                    command = root.get_command(ctx, name)
-                    assert command is not None
-                    inner = command.commands.values() if isinstance(command, click.Group) else [command]
-                    for one in inner:
-                        assert any("--json" in param.opts for param in one.params), f"{name} {one.name}"
+            for name in section:
+                command = root.get_command(ctx, name)
+                assert command is not None
+                inner = command.commands if isinstance(command, click.Group) else {"": command}
+                yield from ((tuple(filter(None, (name, second))), one) for second, one in inner.items())
+
+
+def test_every_command_takes_json_but_the_services() -> None:
+    for names, command in _commands():
+        if SECTIONS["Services"].keys().isdisjoint(names):
+            assert any("--json" in param.opts for param in command.params), names
+
+
+def test_every_command_takes_the_short_form_of_help(tidemill: Tidemill) -> None:
+    for args in ((), ("job",), *(names for names, _ in _commands())):
+        short, long = tidemill(*args, "-h"), tidemill(*args, "--help")
+        assert short.exit_code == 0, args
+        assert short.stdout == long.stdout
+        assert "-h, --help" in short.stdout
 
 
 def test_run_prints_the_value(gateway: FakeGateway, tidemill: Tidemill, cat: Path) -> None:
