@@ -135,6 +135,7 @@ def test_wrong_use_ends_with_2(gateway: FakeGateway, tidemill: Tidemill, cat: Pa
         ["run", "echo", cat, "--param", "novalue"],
         ["submit", "echo", cat, cat, "--key", "k"],
         ["job", "show", "abc"],
+        ["job", "show", "0" * 32],
         ["job", "retry"],
         ["job", "list", "--since", "yesterday-ish"],
         ["upload", cat, "/x"],

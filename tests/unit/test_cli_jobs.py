@@ -8,6 +8,8 @@ from tests.support.cli import Tidemill, read
 from tests.support.fake_gateway import FakeGateway
 from tidemill import Job
 
+NOBODY = "0" * 32  # the id of no job
+
 
 def test_job_list_json_holds_every_job(gateway: FakeGateway, tidemill: Tidemill) -> None:
     for number in range(1100):
@@ -113,6 +115,21 @@ def test_job_cancel_and_retry_all(gateway: FakeGateway, tidemill: Tidemill) -> N
     found = read(tidemill("job", "retry", "--all", "--json"))
     assert {entry["id"] for entry in found} == set(ids[1:])
     assert {entry["generation"] for entry in found} == {2}
-    result = tidemill("job", "cancel", "nope", ids[1])
+    result = tidemill("job", "cancel", NOBODY, ids[1])
     assert result.exit_code == 2
     assert gateway.jobs[ids[1]]["state"] == "cancelled", "one wrong id must not stop the others"
+
+
+@pytest.mark.parametrize(
+    "wrong", ["../../x", "4f0c", "A" * 32, "é" * 32, "", f"{NOBODY}0", f" {NOBODY}", f"{NOBODY}\n"]
+)
+@pytest.mark.parametrize("verb", ["show", "wait", "logs", "cancel", "retry", "results"])
+def test_what_cannot_be_a_job_id_is_refused_before_any_call(
+    gateway: FakeGateway, tidemill: Tidemill, verb: str, wrong: str
+) -> None:
+    good = gateway.submit("echo", b"", "k", "x", {})["id"]
+    result = tidemill("job", verb, *([good] if verb in {"wait", "cancel", "retry"} else []), wrong)
+    assert result.exit_code == 2
+    assert f"{wrong!r} is no job id" in result.stderr
+    assert "tidemill job list" in result.stderr
+    assert gateway.seen == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from tidemill.models.base import parse_duration
 _RETRY_S = 8.0
 # Nothing says that there is a service: neither profile, nor environment.
 _GUESS_RETRY_S = 1.0
+_JOB_ID = re.compile(r"[0-9a-f]{32}")
 
 
 def connect() -> Client:
@@ -47,6 +49,15 @@ def read_params(given: Sequence[str]) -> dict[str, Any]:
         except ValueError:
             params[name] = text
     return params
+
+
+def job_id(text: str) -> str:
+    """Give the id of a job, which is a text of a certain shape; what is none is refused before anything is asked."""
+    if not _JOB_ID.fullmatch(text):
+        raise click.BadParameter(
+            f"{text[:80]!r} is no job id: each has 32 digits of 0-9 and a-f. `tidemill job list` shows them."
+        )
+    return text
 
 
 def duration(text: str) -> float:

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from tidemill.cli.connect import connect, duration
+from tidemill.cli.connect import job_id as job_id_of
 from tidemill.cli.connect import moment as moment_of
 from tidemill.cli.faults import Detached, complain, exit_code, say
 from tidemill.cli.run import detaching, progress
@@ -61,7 +62,7 @@ def list_(
 
 
 @job.command("show", epilog="Example: tidemill job show 4f0c... --json")
-@click.argument("job_id")
+@click.argument("job_id", type=job_id_of)
 @json_option
 def show(job_id: str, as_json: bool) -> None:
     """Show a job: its state, why it ran where it ran, what it cost, its results and its history."""
@@ -73,7 +74,7 @@ def show(job_id: str, as_json: bool) -> None:
 
 
 @job.command("wait", epilog="Example: tidemill job wait 4f0c... --timeout 5m")
-@click.argument("job_ids", nargs=-1, required=True)
+@click.argument("job_ids", nargs=-1, required=True, type=job_id_of)
 @click.option("--timeout", type=duration, help="Stop waiting after this long; the jobs go on.")
 @json_option
 @click.pass_context
@@ -92,7 +93,7 @@ def wait(ctx: click.Context, job_ids: tuple[str, ...], timeout: float | None, as
 
 
 @job.command("logs", epilog="Example: tidemill job logs -f 4f0c...")
-@click.argument("job_id")
+@click.argument("job_id", type=job_id_of)
 @click.option("--follow", "-f", is_flag=True, help="Go on until the job is over.")
 @json_option
 def logs(job_id: str, follow: bool, as_json: bool) -> None:
@@ -117,7 +118,7 @@ def logs(job_id: str, follow: bool, as_json: bool) -> None:
 
 
 @job.command("cancel", epilog="Example: tidemill job cancel 4f0c...")
-@click.argument("job_ids", nargs=-1, required=True)
+@click.argument("job_ids", nargs=-1, required=True, type=job_id_of)
 @json_option
 @click.pass_context
 def cancel(ctx: click.Context, job_ids: tuple[str, ...], as_json: bool) -> None:
@@ -132,7 +133,7 @@ def cancel(ctx: click.Context, job_ids: tuple[str, ...], as_json: bool) -> None:
     "retry",
     epilog="Examples:\n\n  tidemill job retry 4f0c...\n\n  tidemill job retry --all --reason timeout --function ocr",
 )
-@click.argument("job_ids", nargs=-1)
+@click.argument("job_ids", nargs=-1, type=job_id_of)
 @click.option("--all", "every", is_flag=True, help="Every job that has failed.")
 @click.option("--reason", metavar="CODE", help="With --all: only those that failed with this error code.")
 @click.option("--function", help="With --all: only those of this function.")
@@ -159,7 +160,7 @@ def retry(
 
 
 @job.command("results", epilog="Example: tidemill job results 4f0c... --out results")
-@click.argument("job_id")
+@click.argument("job_id", type=job_id_of)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder to save them in.")
 @json_option
 def results(job_id: str, out: Path | None, as_json: bool) -> None:
