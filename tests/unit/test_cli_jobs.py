@@ -101,6 +101,11 @@ def test_job_logs_and_following_them(gateway: FakeGateway, tidemill: Tidemill) -
     assert read(tidemill("job", "logs", job_id, "--json"))["log"] == "one\n\x1b[31mtwo\n"
 
 
+def test_job_logs_says_that_it_shows_the_last_attempt(tidemill: Tidemill) -> None:
+    said = " ".join(tidemill("job", "logs", "--help").stdout.split())
+    assert "the log of its last attempt. Of earlier ones `tidemill job show ID` has the error" in said
+
+
 def test_job_ignored_says_why(gateway: FakeGateway, tidemill: Tidemill) -> None:
     assert tidemill("job", "ignored").stdout.endswith("\tinbox/a\\n/.hid\thidden name\n")
     assert read(tidemill("job", "ignored", "--json"))[0]["key"] == "a\n/.hid"

@@ -97,7 +97,11 @@ def wait(ctx: click.Context, job_ids: tuple[str, ...], timeout: float | None, as
 @click.option("--follow", "-f", is_flag=True, help="Go on until the job is over.")
 @json_option
 def logs(job_id: str, follow: bool, as_json: bool) -> None:
-    """Print what the function printed and logged."""
+    """Print what the function printed and logged.
+
+    Once the job is over, this is the log of its last attempt. Of earlier ones `tidemill job show ID` has the error, in
+    its history.
+    """
     found = connect().job(job_id)
     if not follow:
         text = found.logs()
