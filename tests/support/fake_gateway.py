@@ -187,10 +187,15 @@ def _hold(handler: Handler, job: dict[str, Any], wait_s: float) -> None:
 
 def _jobs(handler: Handler) -> None:
     query = handler.request_seen.query
-    found = [job for job in reversed(handler.gateway.jobs.values()) if query.get("state") in (None, job["state"])]
+    found = [job for job in reversed(handler.gateway.jobs.values()) if _fits(job, query)]
     start, limit = int(query.get("cursor", 0)), int(query["limit"])
     more = start + limit < len(found)
     handler.json({"jobs": found[start : start + limit], "cursor": str(start + limit) if more else None})
+
+
+def _fits(job: dict[str, Any], query: dict[str, str]) -> bool:
+    facts = {"state": job["state"], "function": job["function"], "reason": (job["error"] or {}).get("code")}
+    return all(query.get(name) in (None, fact) for name, fact in facts.items())
 
 
 def _job(handler: Handler, job_id: str) -> None:
@@ -257,6 +262,13 @@ def _deploy(handler: Handler, name: str) -> None:
     handler.json(entry)
 
 
+def _function(handler: Handler, name: str) -> None:
+    if name in handler.gateway.functions:
+        handler.json(handler.gateway.functions[name])
+    else:
+        handler.problem(404, "not_found", f"there is no function {name}", "Did you mean echo?")
+
+
 def _delete_function(handler: Handler, name: str) -> None:
     handler.json(handler.gateway.functions.pop(name))
 
@@ -306,7 +318,7 @@ ROUTES: list[tuple[str, str, Callable[..., None]]] = [
     ("POST", rf"{API}/uploads", _uploads),
     ("PUT", r"/put/(\d+)", _put),
     ("GET", rf"{API}/functions", lambda h: h.json({"functions": list(h.gateway.functions.values())})),
-    ("GET", rf"{API}/functions/([^/]+)", lambda h, name: h.json(h.gateway.functions[name])),
+    ("GET", rf"{API}/functions/([^/]+)", _function),
     ("PUT", rf"{API}/functions/([^/]+)", _deploy),
     ("DELETE", rf"{API}/functions/([^/]+)", _delete_function),
     ("GET", rf"{API}/pools", lambda h: h.json({"pools": list(h.gateway.pools.values())})),

@@ -138,3 +138,58 @@ def test_what_cannot_be_a_job_id_is_refused_before_any_call(
     assert f"{wrong!r} is no job id" in result.stderr
     assert "tidemill job list" in result.stderr
     assert gateway.seen == []
+
+
+_FILTERED = (("job", "list"), ("job", "list", "--json"), ("job", "retry", "--all"))
+
+
+@pytest.mark.parametrize("command", _FILTERED)
+def test_a_reason_that_is_no_code_is_refused_with_the_nearest(
+    gateway: FakeGateway, tidemill: Tidemill, command: tuple[str, ...]
+) -> None:
+    gateway.end(gateway.submit("echo", b"", "k", "x", {})["id"], "failed", code="timeout")
+    near = tidemill(*command, "--reason", "permanant_eror")
+    assert (near.exit_code, near.stdout) == (2, "")
+    assert "Did you mean permanent_error?" in near.stderr
+    far = tidemill(*command, "--reason", "zzz")
+    assert (far.exit_code, far.stdout) == (2, "")
+    assert "`tidemill job list --state failed`" in far.stderr
+
+
+@pytest.mark.parametrize("command", _FILTERED)
+def test_a_code_of_a_newer_service_is_no_wrong_reason(
+    gateway: FakeGateway, tidemill: Tidemill, command: tuple[str, ...]
+) -> None:
+    job_id = gateway.submit("echo", b"", "k", "x", {})["id"]
+    gateway.end(job_id, "failed", code="brand_new")
+    result = tidemill(*command, "--reason", "brand_new")
+    assert result.exit_code == 0
+    assert job_id in result.stdout
+
+
+@pytest.mark.parametrize("command", _FILTERED)
+def test_an_empty_answer_says_when_there_is_no_such_function(
+    gateway: FakeGateway, tidemill: Tidemill, command: tuple[str, ...]
+) -> None:
+    result = tidemill(*command, "--function", "ehco")
+    assert result.exit_code == 0
+    assert "there is no function ehco" in result.stderr
+    assert "Did you mean echo?" in result.stderr
+    known = tidemill(*command, "--function", "echo", "--reason", "timeout")
+    assert "no function" not in known.stderr
+
+
+def test_jobs_of_a_function_that_was_deleted_are_listed_without_a_word(
+    gateway: FakeGateway, tidemill: Tidemill
+) -> None:
+    job_id = gateway.submit("gone", b"", "k", "x", {})["id"]
+    result = tidemill("job", "list", "--function", "gone")
+    assert job_id in result.stdout
+    assert result.stderr == ""
+
+
+def test_a_retry_of_all_says_when_there_is_none(gateway: FakeGateway, tidemill: Tidemill) -> None:
+    result = tidemill("job", "retry", "--all", "--reason", "timeout")
+    assert result.exit_code == 0
+    assert "No failed job" in result.stderr
+    assert read(tidemill("job", "retry", "--all", "--json")) == []

@@ -15,6 +15,7 @@ from tidemill.cli.connect import connect, duration
 from tidemill.cli.connect import job_id as job_id_of
 from tidemill.cli.connect import moment as moment_of
 from tidemill.cli.faults import Detached, complain, exit_code, say
+from tidemill.cli.filters import found_jobs
 from tidemill.cli.run import detaching, progress
 from tidemill.cli.saving import save_all
 from tidemill.cli.show import clean, dollars, json_option, moment, on_terminal, pairs, place, print_json, seconds, table
@@ -46,7 +47,7 @@ def list_(
     """List jobs, newest first. With --json one array of all jobs, each as the API describes it."""
     short = limit is None and on_terminal() and not as_json
     most = _ON_SCREEN + 1 if short else limit
-    found = connect().jobs(state=state, function=function, since=since, reason=reason, limit=most)
+    found = found_jobs(connect(), state=state, function=function, since=since, reason=reason, limit=most)
     if as_json:
         print_json([dict(entry.data) for entry in found])
         return
@@ -157,7 +158,9 @@ def retry(
     if not every and (reason or function):
         raise click.UsageError("--reason and --function go with --all.")
     client = connect()
-    ids = job_ids or tuple(found.id for found in client.jobs(state="failed", reason=reason, function=function))
+    ids = job_ids or tuple(found.id for found in found_jobs(client, state="failed", reason=reason, function=function))
+    if not ids:
+        say("No failed job fits, so none is retried.")
     jobs, code = _each(ids, lambda job_id: client.job(job_id).retry(), "Retrying")
     _print_all(jobs, as_json)
     ctx.exit(code)
