@@ -8,11 +8,13 @@ to list.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -31,6 +33,8 @@ _PAUSE_S = 0.5
 _SAY_S = 5.0
 _GRACE_S = 1
 _SWITCH_S = 0.001
+_M_MMAP_THRESHOLD = -3  # of malloc.h
+_MAPPED_BYTES = 2**17
 log = structlog.get_logger(__name__)
 
 
@@ -62,6 +66,7 @@ def serve(settings: Settings, host: str, port: int) -> TidemillError | None:
 
     # The loop answers bucket events while threads work on earlier ones: it shall not wait 5 ms for each of them.
     sys.setswitchinterval(_SWITCH_S)
+    _give_large_blocks_back()
     listener = _listen(host, port)
     services = _services(settings)
     config = uvicorn.Config(
@@ -88,6 +93,16 @@ def serve(settings: Settings, host: str, port: int) -> TidemillError | None:
         services.stop()
     log.info("gateway.ended")
     return boot.failure
+
+
+def _give_large_blocks_back() -> None:
+    """Let a freed block of 128 KiB or more go back to the system at once.
+
+    glibc raises this threshold to the largest block freed so far: after one body of some megabytes, blocks of that size
+    come from a heap that hardly shrinks. Another C library has its own ways.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
 
 
 def _listen(host: str, port: int) -> socket.socket:

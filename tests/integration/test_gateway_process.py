@@ -1,11 +1,13 @@
 """`tidemill gateway` as a process: it starts before its servers, deploys, serves, and ends quickly."""
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -119,3 +121,43 @@ def test_a_taken_port_is_said(s3: S3, redis_url: str, bucket: str, tmp_path: Pat
 
     assert process.returncode != 0
     assert "TIDEMILL_GATEWAY__PORT" in log.read_text()
+
+
+def _resident(process: subprocess.Popen[bytes]) -> float:
+    """MiB."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+
+def test_its_memory_stays_flat_whatever_bodies_the_hook_gets(
+    s3: S3, redis_url: str, bucket: str, tmp_path: Path
+) -> None:
+    size = 5 * 2**20
+    record = {"eventName": "s3:ObjectCreated:Put", "s3": {"bucket": {"name": bucket}, "object": {"key": "k"}}}
+    bodies = [
+        b"[" + b",".join([b"{}"] * (size // 3)) + b"]",
+        json.dumps({"Records": [record] * 30_000}).encode(),
+        json.dumps({str(number): number for number in range(300_000)}).encode(),
+        json.dumps({"Records": [{**record, "more": [f"q{number}" for number in range(400_000)]}]}).encode(),
+        b"[" * size,
+        b"\xff" * size,
+        b"x" * (7 * 2**20),
+    ]
+    ledger = connect(redis_url)
+    ledger.begin_epoch(1, 0)
+    ledger.close()
+    with _gateway(s3, redis_url, bucket, tmp_path / "log", TIDEMILL_GATEWAY__HOOK_SECRET="hook") as (process, url):
+        wait_until(lambda: _answers(f"{url}/readyz"), 30)
+        before = _resident(process)
+
+        def send(number: int) -> int:
+            try:
+                return httpx.post(f"{url}/hooks/s3/local/hook", content=bodies[number % 7], timeout=30).status_code
+            except httpx.WriteError:  # of the one that is too large, and cut off
+                return 200 if number % 7 == 6 else 0
+
+        with ThreadPoolExecutor(8) as senders:
+            answers = set(senders.map(send, range(140)))
+        wait_until(lambda: _resident(process) < before + 80, 20)
+
+    assert answers == {200}

@@ -73,22 +73,35 @@ class Hooks:
             raise NotFound(f"there is no store {store}", hint=f"This gateway takes events at {PREFIX}{self._store}.")
 
     async def _take(self, store: str, receive: Receive) -> Message:
-        body = b""
         parts: list[bytes] = []
-        size, more = 0, True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                # Half a body; the store sends it again, or a listing finds the object.
-                return _CUT_OFF
-            body, more = message.get("body", b""), message.get("more_body", False)
-            parts.append(body)
-            size += len(body)
-            if size > MAX_BODY_BYTES:
-                self._receiver.offer(store, b"".join(parts)[:4096], f"larger than {MAX_BODY_BYTES} bytes")
-                return _CUT_OFF
-        self._receiver.offer(store, body if len(parts) == 1 else b"".join(parts))
-        return _TAKEN
+        size, held, room, more = 0, 0, True, True
+        try:
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    # Half a body; the store sends it again, or a listing finds the object.
+                    return _CUT_OFF
+                part, more = message.get("body", b""), message.get("more_body", False)
+                size += len(part)
+                if size > MAX_BODY_BYTES:
+                    head = b"".join(parts)[:4096]
+                    self._receiver.offer(store, head, f"larger than {MAX_BODY_BYTES} bytes")
+                    return _CUT_OFF
+                if room and more and (room := self._receiver.hold(len(part))):
+                    held += len(part)
+                if room:
+                    parts.append(part)
+                else:  # read on, unkept: a store that is cut off would send it all again
+                    parts.clear()
+            if room:
+                self._receiver.offer(store, part if len(parts) == 1 else b"".join(parts), held=held)
+                held = 0
+            else:
+                self._receiver.turn_away()
+            return _TAKEN
+        finally:
+            if held:
+                self._receiver.let_go(held)
 
 
 def routes(services: Services) -> APIRouter:

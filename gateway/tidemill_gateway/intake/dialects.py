@@ -29,6 +29,7 @@ from tidemill.models import BucketEvent
 _NEW_CONTENT = frozenset(
     f"ObjectCreated:{how}" for how in ("Put", "Post", "Copy", "CompleteMultipartUpload", "MultipartUploadCompleted")
 )
+_MOST_RECORDS = 1000  # stores send one, or a few
 _SEAWEED_ROOT = "/buckets/"
 # Folders that SeaweedFS keeps inside each bucket for itself.
 _SEAWEED_INSIDE = (".uploads", ".versions", ".seaweedfs")
@@ -79,11 +80,13 @@ def _records(document: dict[str, Any]) -> Reading:
         return Reading(junk="Records is no list")
     events: list[BucketEvent] = []
     junk: str | None = None
-    for record in records:
+    for record in records[:_MOST_RECORDS]:
         try:
             events.extend(_record(record, document if len(records) == 1 else {}))
         except _Junk as error:
             junk = str(error)
+    if len(records) > _MOST_RECORDS:
+        junk = f"{len(records)} records; those after {_MOST_RECORDS} are left to the next listing"
     return Reading(events, junk)
 
 

@@ -3,6 +3,9 @@
 The HTTP handler only offers a body: no parsing, no store, no ledger, so it answers in well under a millisecond whatever
 the body is, and a burst never backs up into the store. What does not fit is dropped; so is a batch that meets a
 dead store or ledger. Both are found by the next listing.
+
+Memory stays flat whatever is sent: all bytes that are held count, from the first part of a body until its batch is
+done; and as JSON takes up to thirty times its size when it is read, large bodies are read one at a time.
 """
 
 from __future__ import annotations
@@ -19,14 +22,16 @@ from tidemill.ledger.api import Ledger
 from tidemill.models import BucketEvent
 from tidemill_gateway.catalogue import Catalogue
 from tidemill_gateway.intake.canary import Canary
-from tidemill_gateway.intake.dialects import read
+from tidemill_gateway.intake.dialects import Reading, read
 from tidemill_gateway.intake.submit import Submitter, Taken
 from tidemill_gateway.metrics import Metrics
 from tidemill_gateway.pressure import Pressure
 
 MAX_BODY_BYTES = 6 * 2**20
-_MAX_QUEUED_BYTES = 64 * 2**20
+_MAX_HELD_BYTES = 16 * 2**20
+_LARGE_BYTES = 2**16
 _BATCH = 32
+_BATCH_BYTES = 2**18
 _JUNK_BYTES = 4096
 _COMPLAIN_S = 10.0
 _MOST_TABLES = 10  # so many deploys during one event; then the listing takes it
@@ -69,22 +74,42 @@ class Receiver:
         self._changed = threading.Condition()
         self._waiting: deque[Arrival] = deque()
         self._bytes = 0
+        self._reading_large = threading.Lock()
         self._stopping = False
         self._threads: list[threading.Thread] = []
         self._complained_at = -_COMPLAIN_S
 
-    def offer(self, source: str, body: bytes, fault: str | None = None) -> bool:
-        """Queue a body. False when the queue is full and the body was dropped. Never blocks."""
+    def hold(self, count: int) -> bool:
+        """Count bytes of a body that is still coming. False when there is no room for them. Never blocks."""
+        with self._changed:
+            if self._bytes + count > _MAX_HELD_BYTES:
+                return False
+            self._bytes += count
+        return True
+
+    def let_go(self, count: int) -> None:
+        """Give back what `hold` counted for a body that is not offered."""
+        with self._changed:
+            self._bytes -= count
+
+    def offer(self, source: str, body: bytes, fault: str | None = None, *, held: int = 0) -> bool:
+        """Queue a body, of which `held` bytes are counted. False when there is no room for it. Never blocks."""
         arrival = Arrival(source, body, time.monotonic(), fault)
         self._metrics.events_received.inc()
         with self._changed:
-            if len(self._waiting) >= self._limit or self._bytes + len(body) > _MAX_QUEUED_BYTES:
+            self._bytes -= held
+            if len(self._waiting) >= self._limit or self._bytes + len(body) > _MAX_HELD_BYTES:
                 self._metrics.events_dropped.inc()
                 return False
             self._waiting.append(arrival)
             self._bytes += len(body)
             self._changed.notify()
         return True
+
+    def turn_away(self) -> None:
+        """Count a body for which there was no room."""
+        self._metrics.events_received.inc()
+        self._metrics.events_dropped.inc()
 
     @property
     def backlog(self) -> int:
@@ -116,6 +141,8 @@ class Receiver:
                 self._complain(error, len(batch))
             except Exception:
                 log.exception("intake.failed", bodies=len(batch))
+            finally:
+                self.let_go(sum(len(arrival.body) for arrival in batch))
 
     def _next(self) -> list[Arrival] | None:
         with self._changed:
@@ -124,14 +151,17 @@ class Receiver:
                 return None
             # A fair part for each thread, so that a short burst is shared.
             take = min(_BATCH, -(-len(self._waiting) // self._workers))
-            batch = [self._waiting.popleft() for _ in range(take)]
-            self._bytes -= sum(len(arrival.body) for arrival in batch)
+            batch = [self._waiting.popleft()]
+            size = len(batch[0].body)
+            while len(batch) < take and size + len(self._waiting[0].body) <= _BATCH_BYTES:
+                batch.append(self._waiting.popleft())
+                size += len(batch[-1].body)
             return batch
 
     def _drain(self, batch: list[Arrival]) -> None:
         hints: dict[tuple[str, tuple[str, ...]], tuple[BucketEvent, float]] = {}
         for arrival in batch:
-            reading = read(arrival.body) if arrival.fault is None else None
+            reading = self._read(arrival.body) if arrival.fault is None else None
             junk = arrival.fault if reading is None else reading.junk
             if junk is not None:
                 self._metrics.events_junk.inc()
@@ -155,6 +185,12 @@ class Receiver:
             if taken.created:
                 self._metrics.jobs_accepted.labels("event").inc(taken.created)
                 self._metrics.intake_seconds.observe(time.monotonic() - at)
+
+    def _read(self, body: bytes) -> Reading:
+        if len(body) < _LARGE_BYTES:
+            return read(body)
+        with self._reading_large:
+            return read(body)
 
     def _meant(self, hints: list[tuple[BucketEvent, float]]) -> list[tuple[BucketEvent, float]]:
         """Those of buckets that a trigger watches; the ledger is asked for new triggers only about the others."""
