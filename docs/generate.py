@@ -22,6 +22,7 @@ from tidemill.record import Record
 from tidemill.settings import GatewaySettings, IntakeSettings, Settings
 from tidemill.testing import MemoryLedger, MemoryStore
 from tidemill_gateway.api import create_app
+from tidemill_gateway.api.problems import COMMON
 from tidemill_gateway.services import Services
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -135,16 +136,18 @@ def http_page() -> str:
         "# HTTP, version 1",
         "",
         "The gateway serves the whole description at `/openapi.json`.",
-        "Every route but `/healthz` wants `Authorization: Bearer TOKEN`; `tidemill status` prints the token.",
+        "All but `/healthz` and `/hooks` want `Authorization: Bearer TOKEN`; `tidemill status` prints the token.",
         "A refusal is a problem document (RFC 9457) with `code`, `detail`, `hint`, `request_id`: [errors](errors.md).",
+        f"They may all refuse with {', '.join(map(str, COMMON))}; the table has what else a route may say.",
         "",
-        "| route | what it does |",
-        "|---|---|",
+        "| route | what it does | refusals |",
+        "|---|---|---|",
     ]
     for path, methods in create_app(services).openapi()["paths"].items():
         for method, operation in methods.items():
             text = operation.get("summary") or ""
-            lines.append(f"| `{method.upper()} {path}` | {' '.join(text.split())} |")
+            refusals = ", ".join(sorted(s for s in operation["responses"] if s >= "400" and int(s) not in COMMON))
+            lines.append(f"| `{method.upper()} {path}` | {' '.join(text.split())} | {refusals} |")
     return "\n".join(lines) + "\n"
 
 

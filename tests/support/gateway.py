@@ -19,6 +19,7 @@ import structlog
 import uvicorn
 from pydantic import SecretStr
 
+from tests.support.described import Description
 from tests.support.servers import S3
 from tests.support.waiting import wait_until
 from tidemill.doorbell import Doorbell
@@ -43,11 +44,12 @@ ECHO: dict[str, object] = {
 
 @dataclass
 class Lab:
-    """A running gateway: its services, and a client with the token."""
+    """A running gateway: its services, and a client with the token. Each answer is held against the description."""
 
     services: Services
     http: httpx.Client
     url: str
+    description: Description
 
     @property
     def ledger(self) -> Ledger:
@@ -158,7 +160,9 @@ def run_gateway(
         ),
         intake=IntakeSettings(interval_s=interval_s, notify_arn=notify_arn),
     )
-    config = uvicorn.Config(create_app(services), log_config=None, access_log=False, timeout_graceful_shutdown=1)
+    app = create_app(services)
+    description = Description(app.openapi())
+    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     # pytest takes standard output away and gives it back while the gateway's threads would print to it.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
@@ -167,8 +171,8 @@ def run_gateway(
     url = f"http://127.0.0.1:{sock.getsockname()[1]}"
     try:
         wait_until(lambda: server.started, 10)
-        with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=30) as http:
-            yield Lab(services, http, url)
+        with description.client(url, {"Authorization": f"Bearer {TOKEN}"}) as http:
+            yield Lab(services, http, url, description)
     finally:
         server.should_exit = True
         thread.join(10)

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from tidemill import __version__
 from tidemill_gateway.api import functions, health, hooks, jobs, pools, problems, streams, submissions
+from tidemill_gateway.api.description import Described
 from tidemill_gateway.api.edge import Edge
 from tidemill_gateway.services import Services
 
@@ -26,7 +27,7 @@ def create_app(services: Services) -> FastAPI:
         await services.feed.stop()
 
     # Its own pages would load scripts from elsewhere.
-    app = FastAPI(title="Tidemill", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = Described(title="Tidemill", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     for room in (hooks, submissions, jobs, streams, functions, pools, health):
         app.include_router(room.routes(services))
     problems.install(app)

@@ -17,7 +17,8 @@ from starlette.responses import Response
 from tidemill.errors import InvalidSpec
 from tidemill.models import FunctionRecord, FunctionSpec
 from tidemill.models.files import check_spec
-from tidemill_gateway.api import wire
+from tidemill_gateway.api import answers, wire
+from tidemill_gateway.api.problems import COMMON, refusals
 from tidemill_gateway.auth import Owner
 from tidemill_gateway.services import Services
 
@@ -59,23 +60,31 @@ _REPLAY_BODY = {
 }
 
 
+_SHOWN = {"model": answers.FunctionShown}
+
+
 def shown(record: FunctionRecord) -> dict[str, object]:
     return {"name": record.name, **wire.dump(record)}
 
 
 def routes(services: Services) -> APIRouter:
-    router = APIRouter(prefix="/api/v1/functions", tags=["functions"])
+    router = APIRouter(prefix="/api/v1/functions", tags=["functions"], responses=COMMON)
 
-    @router.get("", summary="All functions")
+    @router.get("", summary="All functions", responses={200: {"model": answers.Functions}})
     def list_functions() -> Response:
         functions = services.ledger.functions()
         return wire.of_value({"functions": [shown(functions[name]) for name in sorted(functions)]})
 
-    @router.get("/{name}", summary="One function", responses={200: {"model": FunctionRecord}})
+    @router.get("/{name}", summary="One function", responses={200: _SHOWN, **refusals(404)})
     def show_function(name: str) -> Response:
         return wire.of_value(shown(services.calls.function(name)))
 
-    @router.put("/{name}", summary="Deploy a function", openapi_extra=_DEPLOY_BODY)
+    @router.put(
+        "/{name}",
+        summary="Deploy a function",
+        responses={200: _SHOWN, **refusals(400, 403, 422)},
+        openapi_extra=_DEPLOY_BODY,
+    )
     async def deploy_function(name: str, request: Request) -> Response:
         async with request.form(max_files=1, max_fields=4) as form:
             spec = _spec(form, name)
@@ -85,7 +94,11 @@ def routes(services: Services) -> APIRouter:
             record = await run_in_threadpool(_deploy, spec, code, wire.owner_of(request))
         return wire.of_value(shown(record))
 
-    @router.delete("/{name}", summary="Delete a function; running jobs may finish, waiting ones are cancelled")
+    @router.delete(
+        "/{name}",
+        summary="Delete a function; running jobs may finish, waiting ones are cancelled",
+        responses={200: _SHOWN, **refusals(404)},
+    )
     def delete_function(name: str) -> Response:
         return wire.of_value(shown(services.deployer.remove(services.calls.function(name).name)))
 
@@ -93,6 +106,11 @@ def routes(services: Services) -> APIRouter:
         "/{name}/replay",
         status_code=202,
         summary="Start jobs for objects that were there before the trigger, or failed jobs once more",
+        responses={
+            200: {"model": answers.Replay, "description": "What a `dry_run` would do"},
+            202: {"model": answers.Replay},
+            **refusals(403, 404, 409, 422),
+        },
         openapi_extra=_REPLAY_BODY,
     )
     async def replay(name: str, request: Request) -> Response:

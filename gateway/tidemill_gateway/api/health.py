@@ -8,7 +8,9 @@ from fastapi import APIRouter
 from starlette.responses import HTMLResponse, Response
 
 from tidemill.errors import TidemillError
-from tidemill_gateway.api import wire
+from tidemill_gateway.api import answers, wire
+from tidemill_gateway.api.description import OPEN
+from tidemill_gateway.api.problems import COMMON, refusals
 from tidemill_gateway.services import Services
 
 LANDING = """<!doctype html>
@@ -28,11 +30,24 @@ def routes(services: Services) -> APIRouter:
     async def landing() -> Response:
         return HTMLResponse(LANDING)
 
-    @router.get("/healthz", summary="The process lives (no token needed)")
+    @router.get(
+        "/healthz",
+        summary="The process lives (no token needed)",
+        responses={200: {"model": answers.Alive}, **refusals(413)},
+        openapi_extra=OPEN,
+    )
     async def healthz() -> Response:
         return wire.of_value({"status": "ok"})
 
-    @router.get("/readyz", summary="Ledger and store answer, and there is an epoch")
+    @router.get(
+        "/readyz",
+        summary="Ledger and store answer, and there is an epoch",
+        responses={
+            200: {"model": answers.Readiness},
+            503: {"model": answers.Readiness, "description": "Not ready: `checks` says why"},
+            **refusals(401, 413, 500),
+        },
+    )
     def readyz() -> Response:
         intake = "ok" if services.started else "starting"
         checks = {"ledger": _ledger(services), "store": _store(services), "intake": intake}
@@ -41,7 +56,12 @@ def routes(services: Services) -> APIRouter:
         events = asdict(services.events.health)
         return wire.of_value({"ready": ready, "checks": checks, "events": events}, 200 if ready else 503)
 
-    @router.get("/metrics", summary="Numbers for Prometheus")
+    @router.get(
+        "/metrics",
+        summary="Numbers for Prometheus",
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **COMMON},
+    )
     def metrics() -> Response:
         _measure(services)
         return Response(services.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.datastructures import Headers
@@ -18,7 +19,8 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from tidemill.errors import NotAllowed, NotFound, TidemillError
-from tidemill_gateway.api.problems import of_error, problem
+from tidemill_gateway.api.description import HOOK, OPEN
+from tidemill_gateway.api.problems import of_error, problem, refusals
 from tidemill_gateway.auth import bearer
 from tidemill_gateway.auth.owners import same_secret
 from tidemill_gateway.intake.webhook import MAX_BODY_BYTES
@@ -26,6 +28,9 @@ from tidemill_gateway.metrics import method_label
 from tidemill_gateway.services import Services
 
 PREFIX = "/hooks/s3/"
+_METHODS = ("GET", "HEAD", "POST")
+# Stores write events in several dialects, and what is none of them is taken too.
+_EVENTS: dict[str, Any] = {"requestBody": {"content": {"application/json": {}}}}
 _TAKEN: Message = {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]}
 _CUT_OFF: Message = {**_TAKEN, "headers": [(b"content-length", b"0"), (b"connection", b"close")]}
 _END: Message = {"type": "http.response.body", "body": b""}
@@ -49,13 +54,14 @@ class Hooks:
             if method == "POST":
                 await send(await self._take(store, receive))
                 await send(_END)
-            elif method in ("GET", "HEAD"):  # a probe of the store
+            elif method in _METHODS:  # a probe of the store
                 await send(_TAKEN)
                 await send(_END)
             else:
                 status = 405
                 hint = "Bucket events are sent by POST."
-                refusal = problem(405, "method_not_allowed", f"no {method} here", hint, secrets.token_hex(8))
+                said, allow = f"no {method} here", {"Allow": ", ".join(_METHODS)}
+                refusal = problem(405, "method_not_allowed", said, hint, secrets.token_hex(8), allow)
                 await refusal(scope, receive, send)
         except TidemillError as error:
             status = error.status
@@ -105,14 +111,26 @@ class Hooks:
 
 
 def routes(services: Services) -> APIRouter:
-    router = APIRouter(prefix=PREFIX.rstrip("/"), tags=["events"])
+    meanings = {403: "A wrong secret, or none.", 404: "The gateway has another store."}
+    router = APIRouter(
+        prefix=PREFIX.rstrip("/"),
+        tags=["events"],
+        default_response_class=Response,
+        responses=refusals(403, 404, meanings=meanings),
+    )
     hooks = Hooks(services)
 
-    @router.post("/{store}", summary="Bucket events, with a bearer token")
+    @router.post("/{store}", summary="Bucket events, with a bearer token", openapi_extra=HOOK | _EVENTS)
+    @router.get("/{store}", summary="Whether the token is right, for a store that asks first", openapi_extra=HOOK)
     async def by_header(store: str, request: Request) -> Response:
         return _Served(hooks)
 
-    @router.post("/{store}/{secret}", summary="Bucket events, with the secret in the path")
+    @router.post(
+        "/{store}/{secret}", summary="Bucket events, with the secret in the path", openapi_extra=OPEN | _EVENTS
+    )
+    @router.get(
+        "/{store}/{secret}", summary="Whether the secret is right, for a store that asks first", openapi_extra=OPEN
+    )
     async def by_path(store: str, secret: str, request: Request) -> Response:
         return _Served(hooks)
 

@@ -12,7 +12,8 @@ from starlette.responses import RedirectResponse, Response
 from tidemill.errors import InvalidSpec, NotFound
 from tidemill.models import Job, JobState, OutputObject
 from tidemill.models.base import parse_duration
-from tidemill_gateway.api import wire
+from tidemill_gateway.api import answers, wire
+from tidemill_gateway.api.problems import COMMON, refusals
 from tidemill_gateway.services import Services
 
 _LINK_S = 3600
@@ -21,9 +22,9 @@ _DAMAGED = 100
 
 
 def routes(services: Services) -> APIRouter:
-    router = APIRouter(prefix="/api/v1", tags=["jobs"])
+    router = APIRouter(prefix="/api/v1", tags=["jobs"], responses=COMMON)
 
-    @router.get("/jobs", summary="Jobs, newest first")
+    @router.get("/jobs", summary="Jobs, newest first", responses={200: {"model": answers.JobPage}, **refusals(422)})
     def list_jobs(
         request: Request,
         state: JobState | None = None,
@@ -48,7 +49,7 @@ def routes(services: Services) -> APIRouter:
             raise InvalidSpec("the cursor is not one of ours", hint="Leave it out to begin anew.") from error
         return wire.of_value({"jobs": [wire.dump(job) for job in page.jobs], "cursor": page.cursor})
 
-    @router.get("/jobs/{job_id}", summary="One job", responses={200: {"model": Job}})
+    @router.get("/jobs/{job_id}", summary="One job", responses={200: {"model": Job}, **refusals(404, 422)})
     async def show_job(
         job_id: str,
         request: Request,
@@ -62,7 +63,16 @@ def routes(services: Services) -> APIRouter:
                 job = found
         return wire.of_model(job)
 
-    @router.get("/jobs/{job_id}/outputs", summary="Results: a list with links, or the content of one by name")
+    @router.get(
+        "/jobs/{job_id}/outputs",
+        summary="Results: a list with links, or the content of one by name",
+        responses={
+            # One by name has the type that its function gave it.
+            200: {"model": answers.Outputs | Any, "content": {"*/*": {}}},
+            307: {"description": "A large one, by name: `Location` is where the store gives it"},
+            **refusals(403, 404),
+        },
+    )
     def outputs(job_id: str, request: Request, name: str | None = None) -> Response:
         job = services.calls.job(wire.owner_of(request), job_id)
         if name is None:
@@ -75,7 +85,9 @@ def routes(services: Services) -> APIRouter:
             hint="It has: " + (", ".join(map(_name, job.outputs[:20])) or f"none, it is {job.state}") + ".",
         )
 
-    @router.post("/jobs/{job_id}/cancel", summary="Ask for the end of a job", responses={200: {"model": Job}})
+    @router.post(
+        "/jobs/{job_id}/cancel", summary="Ask for the end of a job", responses={200: {"model": Job}, **refusals(404)}
+    )
     def cancel(job_id: str, request: Request) -> Response:
         return wire.of_model(services.calls.cancel(wire.owner_of(request), job_id))
 
@@ -83,18 +95,27 @@ def routes(services: Services) -> APIRouter:
         "/jobs/{job_id}/retry",
         status_code=202,
         summary="Start the next generation of a job that is over",
+        responses={202: {"model": Job}, **refusals(403, 404, 409, 422)},
         openapi_extra={"parameters": [wire.IDEMPOTENCY_KEY]},
     )
     def retry(job_id: str, request: Request) -> Response:
         key = wire.idempotency_key(request)
         return wire.of_model(services.calls.retry(wire.owner_of(request), job_id, key), 202)
 
-    @router.get("/ignored", summary="Objects under a trigger that are no job, and why; newest first")
+    @router.get(
+        "/ignored",
+        summary="Objects under a trigger that are no job, and why; newest first",
+        responses={200: {"model": answers.Ignored}, **refusals(422)},
+    )
     def ignored(limit: Annotated[int, Query(ge=1, le=10_000)] = 1000) -> Response:
         rows = services.ledger.ignored(limit)
         return wire.of_value({"ignored": [{"bucket": b, "key": k, "reason": r, "at": at} for b, k, r, at in rows]})
 
-    @router.get("/damaged", summary="Records of the platform bucket that cannot be read, and were left out")
+    @router.get(
+        "/damaged",
+        summary="Records of the platform bucket that cannot be read, and were left out",
+        responses={200: {"model": answers.Damaged}},
+    )
     def damaged() -> Response:
         """The records of functions and pools are looked at now; others are those that a listing or a rebuild met."""
         record = services.record

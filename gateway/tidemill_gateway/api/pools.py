@@ -13,27 +13,34 @@ from starlette.responses import Response
 from tidemill.errors import Conflict, InvalidSpec, NotFound
 from tidemill.ledger.api import AgentReport, PoolState
 from tidemill.models import PoolSpec
-from tidemill_gateway.api import wire
+from tidemill_gateway.api import answers, wire
+from tidemill_gateway.api.problems import COMMON, refusals
 from tidemill_gateway.services import Services
 
 _POOL_BODY = {
     "requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}},
 }
+_SHOWN = {"model": answers.PoolShown}
 
 
 def routes(services: Services) -> APIRouter:
-    router = APIRouter(prefix="/api/v1", tags=["pools"])
+    router = APIRouter(prefix="/api/v1", tags=["pools"], responses=COMMON)
 
-    @router.get("/pools", summary="All pools, with what runs in them")
+    @router.get("/pools", summary="All pools, with what runs in them", responses={200: {"model": answers.Pools}})
     def list_pools() -> Response:
         pools, agents = services.ledger.pools(), services.ledger.agents()
         return wire.of_value({"pools": [_shown(pools[name], agents) for name in sorted(pools)]})
 
-    @router.get("/pools/{name}", summary="One pool")
+    @router.get("/pools/{name}", summary="One pool", responses={200: _SHOWN, **refusals(404)})
     def show_pool(name: str) -> Response:
         return wire.of_value(_shown(_pool(name), services.ledger.agents()))
 
-    @router.put("/pools/{name}", summary="Put a pool in place", openapi_extra=_POOL_BODY)
+    @router.put(
+        "/pools/{name}",
+        summary="Put a pool in place",
+        responses={200: _SHOWN, **refusals(422)},
+        openapi_extra=_POOL_BODY,
+    )
     async def put_pool(name: str, request: Request) -> Response:
         data = await wire.body_object(request)
         spec = _spec({"name": name, **data})
@@ -42,7 +49,9 @@ def routes(services: Services) -> APIRouter:
         await run_in_threadpool(_put, spec)
         return wire.of_value(await run_in_threadpool(lambda: _shown(_pool(name), services.ledger.agents())))
 
-    @router.delete("/pools/{name}", summary="Remove a pool; drain it first", status_code=204)
+    @router.delete(
+        "/pools/{name}", summary="Remove a pool; drain it first", status_code=204, responses=refusals(404, 409)
+    )
     def delete_pool(name: str) -> Response:
         _pool(name)
         busy = [agent for agent in services.ledger.agents() if agent.pool == name and agent.running]
@@ -55,24 +64,34 @@ def routes(services: Services) -> APIRouter:
         services.ledger.remove_pool(name)
         return Response(status_code=204)
 
-    @router.post("/pools/{name}/drain", summary="Give a pool no more jobs")
+    @router.post("/pools/{name}/drain", summary="Give a pool no more jobs", responses={200: _SHOWN, **refusals(404)})
     def drain(name: str) -> Response:
         return _drained(name, True)
 
-    @router.post("/pools/{name}/resume", summary="Give a drained pool jobs again")
+    @router.post(
+        "/pools/{name}/resume", summary="Give a drained pool jobs again", responses={200: _SHOWN, **refusals(404)}
+    )
     def resume(name: str) -> Response:
         return _drained(name, False)
 
-    @router.get("/agents", summary="Agents that report")
+    @router.get("/agents", summary="Agents that report", responses={200: {"model": answers.AgentList}})
     def agents() -> Response:
         return wire.of_value({"agents": [asdict(agent) for agent in services.ledger.agents()]})
 
-    @router.get("/scaling/{pool}", summary="How many agents a pool should have, for outside scalers")
+    @router.get(
+        "/scaling/{pool}",
+        summary="How many agents a pool should have, for outside scalers",
+        responses={200: {"model": answers.ScalingValue}, **refusals(404)},
+    )
     def scaling(pool: str) -> Response:
         _pool(pool)
         return wire.of_value({"pool": pool, "value": services.ledger.scaling().get(pool, 0)})
 
-    @router.get("/scaling/{pool}/{function}", summary="How many slots of a function a pool should have")
+    @router.get(
+        "/scaling/{pool}/{function}",
+        summary="How many slots of a function a pool should have",
+        responses={200: {"model": answers.ScalingValue}, **refusals(404)},
+    )
     def scaling_function(pool: str, function: str) -> Response:
         _pool(pool)
         services.calls.function(function)

@@ -17,7 +17,8 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from tidemill.ledger.api import Ledger, LogLine, Transition
 from tidemill.models import Job, Progress
-from tidemill_gateway.api import wire
+from tidemill_gateway.api import answers, wire
+from tidemill_gateway.api.problems import COMMON, refusals
 from tidemill_gateway.feed import Feed
 from tidemill_gateway.services import Services
 
@@ -25,12 +26,26 @@ _POLL_S = 0.25
 _TICK_S = 1.0
 _SILENT_TICKS = 15
 _POSITION = r"^[0-9]{1,20}(-[0-9]{1,20})?$"
+_LAST_EVENT_ID = {
+    "name": "Last-Event-ID",
+    "in": "header",
+    "required": False,
+    "description": "The last id that was heard: the stream goes on after it. Any other text is as none.",
+    "schema": {"type": "string"},
+}
 
 
 def routes(services: Services) -> APIRouter:
-    router = APIRouter(prefix="/api/v1/jobs/{job_id}", tags=["jobs"])
+    router = APIRouter(prefix="/api/v1/jobs/{job_id}", tags=["jobs"], responses=COMMON)
 
-    @router.get("/logs", summary="What a job printed, as text or JSON")
+    @router.get(
+        "/logs",
+        summary="What a job printed, as text or JSON",
+        responses={
+            200: {"model": answers.Log, "content": {"text/plain": {"schema": {"type": "string"}}}},
+            **refusals(404, 422),
+        },
+    )
     async def logs(
         job_id: str,
         request: Request,
@@ -69,7 +84,13 @@ def routes(services: Services) -> APIRouter:
             await asyncio.sleep(_POLL_S)
             job = await _again(services.ledger, job)
 
-    @router.get("/events", summary="The life of a job as server-sent events")
+    @router.get(
+        "/events",
+        summary="The life of a job as server-sent events",
+        response_class=StreamingResponse,
+        responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}, **refusals(404)},
+        openapi_extra={"parameters": [_LAST_EVENT_ID]},
+    )
     async def events(job_id: str, request: Request) -> Response:
         job = await run_in_threadpool(services.calls.job, wire.owner_of(request), job_id)
         last = request.headers.get("last-event-id", "")

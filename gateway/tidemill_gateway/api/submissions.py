@@ -18,7 +18,8 @@ from starlette.responses import Response
 
 from tidemill.errors import InvalidSpec, NotFound
 from tidemill.models import Job, JobState
-from tidemill_gateway.api import wire
+from tidemill_gateway.api import answers, wire
+from tidemill_gateway.api.problems import COMMON, refusals
 from tidemill_gateway.calls import Call, Named, Payload
 from tidemill_gateway.services import Services
 
@@ -59,6 +60,7 @@ _CALL_BODY = {
     },
     "parameters": [wire.IDEMPOTENCY_KEY],
 }
+_REFUSED = refusals(400, 403, 404, 409, 422)
 _UPLOAD_BODY = {
     "requestBody": {
         "required": True,
@@ -81,13 +83,13 @@ _UPLOAD_BODY = {
 
 
 def routes(services: Services) -> APIRouter:
-    router = APIRouter(prefix="/api/v1", tags=["jobs"])
+    router = APIRouter(prefix="/api/v1", tags=["jobs"], responses=COMMON)
 
     @router.post(
         "/functions/{name}/jobs",
         status_code=202,
         summary="Submit a job for each file, or one for a named object",
-        responses={202: {"model": Job}},
+        responses={202: {"model": Job | answers.Jobs}, **_REFUSED},
         openapi_extra=_CALL_BODY,
     )
     async def submit(name: str, request: Request) -> Response:
@@ -101,6 +103,11 @@ def routes(services: Services) -> APIRouter:
     @router.post(
         "/functions/{name}/run",
         summary="Submit one job and wait for it; 202 when it is not over in time",
+        responses={
+            200: {"model": answers.Ran},
+            202: {"model": answers.Ran, "description": "The job goes on"},
+            **_REFUSED,
+        },
         openapi_extra=_CALL_BODY,
     )
     async def run(
@@ -120,7 +127,12 @@ def routes(services: Services) -> APIRouter:
             answer |= {"result_inline": found, "result": value}
         return wire.of_value(answer, 200 if job.state.terminal else 202)
 
-    @router.post("/uploads", summary="An address to PUT an object to", openapi_extra=_UPLOAD_BODY)
+    @router.post(
+        "/uploads",
+        summary="An address to PUT an object to",
+        responses={200: {"model": answers.UploadAddress}, **refusals(403, 404, 422)},
+        openapi_extra=_UPLOAD_BODY,
+    )
     async def upload(request: Request) -> Response:
         data = await wire.body_object(request)
         bucket, key = wire.bucket_field(data), wire.text_field(data, "key")
