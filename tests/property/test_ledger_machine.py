@@ -27,7 +27,7 @@ from tests.contract.ledger.world import FakeClock
 from tidemill.ledger import connect
 from tidemill.ledger.api import AgentReport, Claim, Ended, Ledger, NewJob, Token
 from tidemill.ledger.redis_ledger import RedisLedger
-from tidemill.models import Job, JobError, JobInput, JobState, Placement, object_job_id
+from tidemill.models import Job, JobError, JobInput, JobState, Manifest, Placement, object_job_id
 from tidemill.testing import MemoryLedger
 
 LONG_S = 3600.0
@@ -106,6 +106,27 @@ class LedgerMachine(RuleBasedStateMachine):
             assert self.accepted.get(job.id, 0) < generation or job.id not in self.live
             self.accepted[job.id] = generation
             self.ended.pop((job.id, generation), None)
+
+    @rule(number=NUMBERS, generation=st.integers(1, 3), state=STATES)
+    def relist(self, number: int, generation: int, state: Any) -> None:
+        manifest = Manifest(
+            job_id=job_id(number),
+            function=FUNCTIONS[number % 2],
+            revision="r",
+            generation=generation,
+            state=state,
+            input=JobInput(bucket="scans", key=f"{number}", etag="e", size=1),
+            error=JobError(code="timeout") if state == "failed" else None,
+            agent="gpu-00000a",
+            pool="gpu",
+            created_at=1.0,
+            finished_at=2.0,
+        )
+        if self.each(lambda ledger, _: ledger.relist(manifest)):
+            assert self.accepted.get(manifest.job_id, 0) < generation
+            self.accepted[manifest.job_id] = generation
+            self.ended.pop((manifest.job_id, generation), None)
+            self.published.add(manifest.job_id)
 
     @rule(agent=AGENTS, state=st.sampled_from(["ready", "ready", "draining"]))
     def heartbeat(self, agent: str, state: Any) -> None:

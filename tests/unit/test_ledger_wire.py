@@ -10,10 +10,10 @@ def job(key: str) -> NewJob:
 
 
 def test_a_summary_is_at_most_120_characters_and_keeps_the_end_of_the_key() -> None:
-    assert wire.summary_of(job("a.png")) == "scans/a.png"
+    assert wire.summary_of(job("a.png").input) == "scans/a.png"
     exact = "x" * (120 - len("scans/"))
-    assert wire.summary_of(job(exact)) == f"scans/{exact}"
-    cut = wire.summary_of(job(exact + "tail.png"))
+    assert wire.summary_of(job(exact).input) == f"scans/{exact}"
+    cut = wire.summary_of(job(exact + "tail.png").input)
     assert len(cut) == 120 and cut.startswith("scans/…x") and cut.endswith("tail.png")
 
 

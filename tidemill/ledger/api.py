@@ -25,7 +25,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from tidemill.models import FunctionRecord, Job, JobError, JobInput, JobState, OutputObject, Placement, PoolSpec
+from tidemill.models import (
+    FunctionRecord,
+    Job,
+    JobError,
+    JobInput,
+    JobState,
+    Manifest,
+    OutputObject,
+    Placement,
+    PoolSpec,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +205,19 @@ class Ended:
     run_s: float = 0.0
     revision: str | None = None
 
+    @classmethod
+    def of(cls, manifest: Manifest) -> Ended:
+        """The end that a manifest tells of."""
+        return cls(
+            state=manifest.state,
+            error=manifest.error,
+            outputs=manifest.outputs,
+            usd=manifest.cost.usd,
+            gpu_seconds=manifest.cost.gpu_seconds,
+            run_s=manifest.run_s,
+            revision=manifest.revision,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class PoolState:
@@ -343,6 +366,10 @@ class Ledger(Protocol):
     def published(self, token: Token, ended: Ended) -> bool:
         """The manifest is written: committed (or running) -> terminal; the identity joins the settled set. True also
         when this generation is terminal already with that state."""
+
+    def relist(self, manifest: Manifest) -> bool:
+        """Know a finished job again that the ledger forgot with its memory: it joins lists, counts, the stream
+        of transitions and the settled set as it ended. False when it is here in this or a later generation, or not over."""
 
     def give_back(
         self, token: Token, *, delay_s: float = 0.0, count: bool = True, why: str = "", error: JobError | None = None

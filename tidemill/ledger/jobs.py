@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tidemill.ledger import wire
 from tidemill.ledger.api import Claim, Ended, NewJob, Renewal, Submitted, Swept, Token
 from tidemill.ledger.connection import Connection
-from tidemill.models import JobError, JobState, Placement, settled_place
+from tidemill.models import JobError, JobState, Manifest, Placement, settled_place
 
 _UNCLAIMED_S = 2.0  # a doorbell was lost when a released job waits longer
 _LOG_LIFE_S = 3600
@@ -29,9 +29,9 @@ class JobCalls:
             job.function,
             wire.spec_of(job),
             job.max_attempts,
-            "" if job.owner == "default" else job.owner,
+            wire.owner_arg(job.owner),
             int(job.look_first),
-            wire.summary_of(job),
+            wire.summary_of(job.input),
             shard,
             digest,
             "" if version is None else version,
@@ -79,6 +79,33 @@ class JobCalls:
         place = settled_place(token.job_id)
         args = (ended.state, wire.end_of(ended), code, line, ended.run_s, *place, _LOG_LIFE_S)
         return bool(self._connection.run("published", *wire.token_args(token), *args))
+
+    def relist(self, manifest: Manifest) -> bool:
+        ended = Ended.of(manifest)
+        reply = self._connection.run(
+            "relist",
+            manifest.job_id,
+            manifest.generation,
+            manifest.function,
+            wire.spec_of(manifest),
+            wire.owner_arg(manifest.owner),
+            ended.state,
+            wire.end_of(ended),
+            ended.error.code if ended.error else "",
+            wire.error_line(ended.error),
+            ended.run_s,
+            wire.micros(manifest.created_at),
+            wire.micros(manifest.finished_at),
+            "" if manifest.started_at is None else wire.micros(manifest.started_at),
+            manifest.attempt,
+            manifest.pool or "",
+            manifest.agent or "",
+            wire.dumps(wire.plain(manifest.placement)) if manifest.placement is not None else "",
+            wire.summary_of(manifest.input),
+            *settled_place(manifest.job_id),
+            *map(wire.entry_of, manifest.history),
+        )
+        return bool(reply)
 
     def give_back(
         self, token: Token, *, delay_s: float = 0.0, count: bool = True, why: str = "", error: JobError | None = None

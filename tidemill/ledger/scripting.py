@@ -14,7 +14,7 @@ from importlib.resources import files
 from tidemill.ledger.keys import lua_table
 
 _COMMON = "common"
-_BRING_DATA = frozenset({"submit", "settle", "append_log", "note_ignored", "set_grants"})
+_BRING_DATA = frozenset({"submit", "settle", "append_log", "note_ignored", "relist", "set_grants"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from tidemill.ledger.api import AgentReport, Claim, Ended, NewJob, QueuedJob, RunnerReport, Token, Transition
-from tidemill.models import Cost, Job, JobError, JobState
+from tidemill.models import Cost, Event, Job, JobError, JobInput, JobState, Manifest
 
 _SUMMARY = 120
 _ERROR_LINE = 200
@@ -42,7 +42,7 @@ def seconds(micros: str | None) -> float | None:
     return int(micros) / 1_000_000 if micros else None
 
 
-def spec_of(job: NewJob) -> str:
+def spec_of(job: NewJob | Manifest) -> str:
     """What never changes of a job, as JSON."""
     spec: dict[str, Any] = {"input": plain(job.input), "revision": job.revision}
     if job.params:
@@ -50,12 +50,12 @@ def spec_of(job: NewJob) -> str:
     return dumps(spec)
 
 
-def summary_of(job: NewJob) -> str:
+def summary_of(source: JobInput) -> str:
     """`bucket/key`, at most 120 characters; the end of a key says more than its start."""
-    whole = f"{job.input.bucket}/{job.input.key}"
+    whole = f"{source.bucket}/{source.key}"
     if len(whole) <= _SUMMARY:
         return whole
-    head = f"{job.input.bucket}/…"
+    head = f"{source.bucket}/…"
     return head + whole[len(head) - _SUMMARY :]
 
 
@@ -92,6 +92,11 @@ def token_args(token: Token) -> tuple[str, int, int, int, str]:
     return token.job_id, token.generation, token.epoch, token.attempt, token.nonce
 
 
+def owner_arg(owner: str) -> str:
+    """An owner as the scripts take it; empty for the default one."""
+    return "" if owner == "default" else owner
+
+
 def fence_arg(fence: int | None) -> int | str:
     """The fence of a leader's lease as the scripts take it; empty for calls that no leader makes."""
     return "" if fence is None else fence
@@ -106,6 +111,11 @@ def _event(line: str) -> dict[str, Any]:
     at, what, attempt, agent, detail = json.loads(line)
     event = {"at": int(at) / 1_000_000, "what": what, "attempt": int(attempt)}
     return event | {"agent": agent or None, "detail": detail or None}
+
+
+def entry_of(event: Event) -> str:
+    """An event as an entry of a job's history."""
+    return dumps([str(micros(event.at)), event.what, str(event.attempt), event.agent or "", event.detail or ""])
 
 
 def job_of(job_id: str, fields: Mapping[str, str], history: Sequence[str]) -> Job:

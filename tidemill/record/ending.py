@@ -101,7 +101,7 @@ def resume(ledger: Ledger, record: Record, claim: Claim, lease_s: float = 15) ->
     where = (claim.job.function, token.job_id, token.generation)
     manifest = record.get_manifest(*where)
     if manifest is not None:
-        ledger.published(token, _of_manifest(manifest))
+        ledger.published(token, Ended.of(manifest))
         return manifest
     stored = record.get_commit(*where)
     if stored is None:
@@ -128,7 +128,7 @@ def _quick(commit: CommitRecord) -> bool:
 def _publish(ledger: Ledger, record: Record, claim: Claim, stored: CommitRecord, *, fresh: bool = False) -> Manifest:
     manifest = record.publish(stored, fresh=fresh)
     failpoint("ending.published")
-    ledger.published(claim.token, _of_manifest(manifest))
+    ledger.published(claim.token, Ended.of(manifest))
     return manifest
 
 
@@ -182,16 +182,4 @@ def _of_commit(commit: CommitRecord) -> Ended:
         gpu_seconds=commit.cost.gpu_seconds,
         run_s=commit.run_s,
         revision=commit.revision,
-    )
-
-
-def _of_manifest(manifest: Manifest) -> Ended:
-    return Ended(
-        state=manifest.state,
-        error=manifest.error,
-        outputs=manifest.outputs,
-        usd=manifest.cost.usd,
-        gpu_seconds=manifest.cost.gpu_seconds,
-        run_s=manifest.run_s,
-        revision=manifest.revision,
     )

@@ -25,7 +25,7 @@ from tidemill.ledger.api import (
     Token,
     Transition,
 )
-from tidemill.models import Event, JobError, JobState, Placement, Progress, settled_place
+from tidemill.models import Event, JobError, JobState, Manifest, Placement, Progress, settled_place
 from tidemill.testing.memory_state import Agent, Held
 
 _HISTORY = 30
@@ -75,7 +75,7 @@ class MemoryJobs:
         return f"{now // 1000}-{self._entries}"
 
     def _line(self, held: Held, now: int, *, created: bool = False, error: str = "", run_s: float = 0.0) -> None:
-        summary = wire.summary_of(held.new) if created else ""
+        summary = wire.summary_of(held.new.input) if created else ""
         line = Transition(
             self._position(now),
             held.new.id,
@@ -327,6 +327,38 @@ class MemoryJobs:
             held.nonce, held.by, held.look = None, None, False
             self._settled.add(place)
             self._move(held, JobState(ended.state), now, error=wire.error_line(ended.error), run_s=ended.run_s)
+            return True
+
+    def relist(self, manifest: Manifest) -> bool:
+        with self._lock:
+            epoch, now = self._live(), self._now()
+            old, created = self._jobs.get(manifest.job_id), wire.micros(manifest.created_at)
+            if old is not None:
+                if not old.state.terminal or manifest.generation <= old.new.generation:
+                    return False
+                created = old.created
+                del self._by_state[old.state][manifest.job_id]
+                self._logs.pop(manifest.job_id, None)
+            new = NewJob(
+                manifest.job_id,
+                manifest.function,
+                manifest.input,
+                manifest.revision,
+                manifest.params,
+                manifest.owner,
+                manifest.generation,
+            )
+            held = Held(new, created, created, epoch, available=created, look=False, attempt=manifest.attempt)
+            self._jobs[new.id] = held
+            self._by_state[held.state][new.id] = held
+            self._line(held, now, created=True)
+            held.end, held.done = _bounded(Ended.of(manifest)), wire.micros(manifest.finished_at)
+            held.started = None if manifest.started_at is None else wire.micros(manifest.started_at)
+            held.pool, held.agent, held.placement = manifest.pool, manifest.agent, manifest.placement
+            held.history = list(manifest.history)
+            self._settled.add(settled_place(new.id))
+            state, error = JobState(manifest.state), wire.error_line(manifest.error)
+            self._move(held, state, now, error=error, run_s=manifest.run_s)
             return True
 
     def give_back(

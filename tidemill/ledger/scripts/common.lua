@@ -191,6 +191,14 @@ local function grant_again(id, job)
   end
 end
 
+-- A job that is over leaves counts and indexes: a later generation takes its place, and keeps that in listings.
+local function forget_end(id, old)
+  count(old.fn, old.state, -1)
+  redis.call("ZREM", KEY.finished, id)
+  redis.call("ZREM", KEY.unsuccessful, id)
+  redis.call("DEL", KEY.job .. id, KEY.history .. id, KEY.log .. id)
+end
+
 -- Whether the one who ends this job has to look for a commit record first.
 local function looks_first(job)
   return job.look or job.attempt > 1 or job.accepted ~= EPOCH

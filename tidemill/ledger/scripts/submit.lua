@@ -18,10 +18,7 @@ if old then
   end
   -- A new life. Its place in listings stays, so that a cursor neither skips nor repeats it.
   created = old.created
-  count(old.fn, old.state, -1)
-  redis.call("ZREM", KEY.finished, id)
-  redis.call("ZREM", KEY.unsuccessful, id)
-  redis.call("DEL", KEY.job .. id, KEY.history .. id, KEY.log .. id)
+  forget_end(id, old)
 elseif redis.call("SISMEMBER", KEY.settled .. ARGV[9], ARGV[10]) == 1 then
   if generation == 1 then return {0, "", generation, "", 1} end
   look = true -- which generation finished is written in the bucket only
