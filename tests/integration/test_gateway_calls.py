@@ -243,6 +243,18 @@ def test_events_tell_the_life_of_a_job_and_resume_after_the_last_one_seen(lab: L
     assert states() == ["running", "succeeded"]
 
 
+def test_positions_that_the_ledger_cannot_have_are_refused_or_left_out(lab: Lab) -> None:
+    job_id = submit(lab).json()["id"]
+    for position in (f"{2**64}", f"1-{2**64}", "9" * 20, f"{2**64 - 1}-{2**64 - 1}"):
+        answer = lab.http.get(f"/api/v1/jobs/{job_id}/logs", params={"after": position})
+        assert (answer.status_code, answer.json().get("code")) == (422, "invalid_spec"), position
+    lab.http.post(f"/api/v1/jobs/{job_id}/cancel").raise_for_status()
+    whole = lab.http.get(f"/api/v1/jobs/{job_id}/events").text
+    for position in (f"{2**64}", "9" * 20, "1-2-3", "-", "\u0663".encode(), f"{2**64 - 1}-{2**64 - 1}"):
+        answer = lab.http.get(f"/api/v1/jobs/{job_id}/events", headers={"Last-Event-ID": position})
+        assert answer.text == whole, position
+
+
 def test_log_lines_come_live_as_json_and_as_text(lab: Lab) -> None:
     job_id = submit(lab).json()["id"]
     lab.ledger.heartbeat(AgentReport("pool-000001", "pool", 4))

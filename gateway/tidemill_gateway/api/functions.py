@@ -40,6 +40,7 @@ _DEPLOY_BODY = {
     }
 }
 
+_CURSOR = "[0-9a-f]{32}"
 _REPLAY_BODY = {
     "requestBody": {
         "required": True,
@@ -48,10 +49,10 @@ _REPLAY_BODY = {
                 "schema": {
                     "type": "object",
                     "properties": {
-                        "prefix": {"type": "string", "default": ""},
+                        "prefix": {"type": "string", "maxLength": 1024, "default": ""},
                         "failed_only": {"type": "boolean", "default": False},
                         "dry_run": {"type": "boolean", "default": False},
-                        "cursor": {"type": "string"},
+                        "cursor": {"type": "string", "pattern": f"^{_CURSOR}$"},
                     },
                 }
             }
@@ -153,7 +154,7 @@ def _flag(data: dict[str, Any], name: str) -> bool:
 
 def _cursor(data: dict[str, Any]) -> str | None:
     cursor = _text(data, "cursor")
-    if cursor is not None and not re.fullmatch(r"[0-9a-f]{32}", cursor):
+    if cursor is not None and not re.fullmatch(_CURSOR, cursor):
         raise InvalidSpec("the cursor is not one of ours", hint="Leave it out to begin anew.")
     return cursor
 

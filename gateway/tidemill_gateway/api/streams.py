@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
+from tidemill.errors import InvalidSpec
 from tidemill.ledger.api import Ledger, LogLine, Transition
 from tidemill.models import Job, Progress
 from tidemill_gateway.api import answers, wire
@@ -26,6 +28,15 @@ _POLL_S = 0.25
 _TICK_S = 1.0
 _SILENT_TICKS = 15
 _POSITION = r"^[0-9]{1,20}(-[0-9]{1,20})?$"
+_EVENT = {
+    "type": "object",
+    "required": ["event", "data"],
+    "properties": {
+        "id": {"type": "string"},
+        "event": {"enum": ["job", "state", "progress"]},
+        "data": {"type": "string", "contentMediaType": "application/json"},
+    },
+}
 _LAST_EVENT_ID = {
     "name": "Last-Event-ID",
     "in": "header",
@@ -54,6 +65,8 @@ def routes(services: Services) -> APIRouter:
         format: Annotated[str | None, Query(pattern="^(text|json)$")] = None,
     ) -> Response:
         """Following: ask for `format=json&after=NEXT&wait=20` again until `done`."""
+        if not _possible(after):
+            raise InvalidSpec(f"after: {after} is no position of a log", hint="Send `next` of the last answer.")
         job = await run_in_threadpool(services.calls.job, wire.owner_of(request), job_id)
         as_json = format == "json" or (format is None and "application/json" in request.headers.get("accept", ""))
         lines, job = await _lines(job, after, wait)
@@ -88,18 +101,23 @@ def routes(services: Services) -> APIRouter:
         "/events",
         summary="The life of a job as server-sent events",
         response_class=StreamingResponse,
-        responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}, **refusals(404)},
+        responses={200: {"content": {"text/event-stream": {"itemSchema": _EVENT}}}, **refusals(404)},
         openapi_extra={"parameters": [_LAST_EVENT_ID]},
     )
     async def events(job_id: str, request: Request) -> Response:
         job = await run_in_threadpool(services.calls.job, wire.owner_of(request), job_id)
         last = request.headers.get("last-event-id", "")
-        resume = last if last.replace("-", "").isdecimal() and len(last) <= 41 else None
+        resume = last if _possible(last) else None
         body = _events(services.ledger, services.feed, job, resume)
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         return StreamingResponse(body, headers=headers, media_type="text/event-stream")
 
     return router
+
+
+def _possible(position: str) -> bool:
+    """Whether Redis takes it: one number or two, each of 64 bits, and something can come after it."""
+    return re.fullmatch(_POSITION, position) is not None and all(int(n) < 2**64 - 1 for n in position.split("-"))
 
 
 async def _events(ledger: Ledger, feed: Feed, job: Job, resume: str | None) -> AsyncIterator[str]:

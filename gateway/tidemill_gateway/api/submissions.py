@@ -49,8 +49,8 @@ _CALL_BODY = {
                     "required": ["bucket", "key"],
                     "additionalProperties": False,
                     "properties": {
-                        "bucket": {"type": "string"},
-                        "key": {"type": "string"},
+                        "bucket": wire.BUCKET,
+                        "key": wire.KEY,
                         "version_id": {"type": "string"},
                         "params": {"type": "object"},
                     },
@@ -70,8 +70,8 @@ _UPLOAD_BODY = {
                     "type": "object",
                     "required": ["bucket", "key"],
                     "properties": {
-                        "bucket": {"type": "string"},
-                        "key": {"type": "string"},
+                        "bucket": wire.BUCKET,
+                        "key": wire.KEY,
                         "size": {"type": "integer"},
                         "content_type": {"type": "string"},
                     },

@@ -16,16 +16,16 @@ from tidemill.errors import InvalidSpec
 from tidemill_gateway.auth import Owner
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-
-
 _KEY_BYTES = 256
-# The parameter as OpenAPI has it.
+# Parameter and fields as OpenAPI has them.
 IDEMPOTENCY_KEY: dict[str, Any] = {
     "name": "Idempotency-Key",
     "in": "header",
     "required": False,
-    "schema": {"type": "string", "maxLength": _KEY_BYTES},
+    "schema": {"type": "string", "minLength": 1, "maxLength": _KEY_BYTES},
 }
+BUCKET: dict[str, Any] = {"type": "string", "pattern": f"^{_BUCKET.pattern}$"}
+KEY: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": 1024}
 
 
 def idempotency_key(request: Request) -> str | None:
