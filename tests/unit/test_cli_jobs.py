@@ -6,7 +6,6 @@ import pytest
 
 from tests.support.cli import Tidemill, read
 from tests.support.fake_gateway import FakeGateway
-from tidemill import Job
 
 NOBODY = "0" * 32  # the id of no job
 
@@ -44,25 +43,6 @@ def test_a_narrow_terminal_shows_whole_reasons_and_leaves_out_what_job_show_has(
     starts = [head.index(name) for name in ("function", "state", "input", "reason")]
     columns = ["".join(row[a:b].strip() for row in rows) for a, b in zip(starts, [*starts[1:], None], strict=True)]
     assert columns == ["shrink-pictures", "failed", "pictures/2026/cat-0001.png", "permanent_error"]
-
-
-def test_an_interrupted_retry_of_many_says_how_far_it_came(
-    gateway: FakeGateway, tidemill: Tidemill, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ids = [gateway.submit("echo", b"", key, "x", {})["id"] for key in ("a", "b", "c")]
-    for job_id in ids:
-        gateway.end(job_id, "failed", code="timeout", message="too long")
-    honest, calls = Job.retry, iter((False, True))
-
-    def retry(job: Job) -> Job:
-        if next(calls):
-            raise KeyboardInterrupt
-        return honest(job)
-
-    monkeypatch.setattr(Job, "retry", retry)
-    result = tidemill("job", "retry", "--all")
-    assert result.exit_code != 0
-    assert "1 of 3 jobs were changed" in result.stderr
 
 
 def test_names_in_lines_are_one_line_and_in_json_unchanged(gateway: FakeGateway, tidemill: Tidemill) -> None:

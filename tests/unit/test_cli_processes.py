@@ -1,25 +1,18 @@
 """The command line as a process: Ctrl-C, and readers that leave."""
 
-import os
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 
 from tests.support import wait_until
+from tests.support.cli import spawn
 from tests.support.fake_gateway import FakeGateway
 
 
-def _spawn(*args: str) -> "subprocess.Popen[str]":
-    argv = [sys.executable, "-m", "tidemill", *args]
-    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
-
-
 def test_ctrl_c_detaches_and_says_how_to_come_back(gateway: FakeGateway, cat: Path) -> None:
-    process = _spawn("run", "echo", str(cat))
+    process = spawn("run", "echo", str(cat))
     wait_until(lambda: any(seen.query.get("wait") for seen in list(gateway.seen)), 30)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=20)
@@ -32,7 +25,7 @@ def test_ctrl_c_detaches_and_says_how_to_come_back(gateway: FakeGateway, cat: Pa
 
 def test_watch_uploads_what_is_new(gateway: FakeGateway, tmp_path: Path) -> None:
     (tmp_path / "old.txt").write_bytes(b"old")
-    process = _spawn("watch", str(tmp_path), "inbox/w", "--interval", "0.1")
+    process = spawn("watch", str(tmp_path), "inbox/w", "--interval", "0.1")
     lines: list[str] = []
     assert process.stderr is not None
     assert process.stdout is not None
@@ -54,7 +47,7 @@ def test_watch_uploads_what_is_new(gateway: FakeGateway, tmp_path: Path) -> None
 def test_a_reader_that_leaves_is_no_error(gateway: FakeGateway) -> None:
     for number in range(3000):
         gateway.submit("echo", b"", f"k{number}", "a long enough name", {})
-    process = _spawn("job", "list")
+    process = spawn("job", "list")
     assert process.stdout is not None
     assert process.stdout.readline()
     process.stdout.close()
@@ -83,6 +76,6 @@ def test_ctrl_c_while_it_is_loaded_shows_no_traceback(
     (tmp_path / "sitecustomize.py").write_text(_INTERRUPTING)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("INTERRUPTED_IMPORT", module)
-    process = _spawn("job", "list")
+    process = spawn("job", "list")
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (130, "", "\nInterrupted.\n")

@@ -94,6 +94,14 @@ def test_two_submits_without_a_key_have_two_keys(played: Played) -> None:
     assert first != second
 
 
+@pytest.mark.parametrize("first", [CUT, problem(502, "x"), None])
+def test_no_answer_tells_whether_any_try_may_have_reached_the_service(played: Played, first: Any) -> None:
+    refused = [NoAnswer("refused", sent=False) for _ in range(50)]
+    with pytest.raises(NoAnswer) as caught:
+        played.play(played.calls.submit("echo", b"x"), *filter(None, [first]), *refused)
+    assert caught.value.sent is (first is not None)
+
+
 def test_the_key_of_the_caller_is_sent(played: Played) -> None:
     played.play(played.calls.submit("echo", b"x", key="cat-1"), said(JOB, 202))
     assert played.requests[0].headers["Idempotency-Key"] == "cat-1"

@@ -11,16 +11,18 @@ from typing import Any
 
 import click
 
+from tidemill.cli import changes
 from tidemill.cli.connect import connect, duration
 from tidemill.cli.connect import job_id as job_id_of
 from tidemill.cli.connect import moment as moment_of
 from tidemill.cli.faults import Detached, complain, exit_code, say
 from tidemill.cli.filters import found_jobs
-from tidemill.cli.run import detaching, progress
+from tidemill.cli.many import progress
+from tidemill.cli.run import detaching
 from tidemill.cli.saving import save_all
 from tidemill.cli.show import clean, dollars, json_option, moment, on_terminal, pairs, place, print_json, seconds, table
 from tidemill.client import Job
-from tidemill.client.values import FINAL_STATES
+from tidemill.client.values import FINAL_STATES, Snapshot
 from tidemill.errors import TidemillError
 
 _STATES = ("queued", "released", "running", "committed", "succeeded", "failed", "cancelled")
@@ -127,11 +129,8 @@ def logs(job_id: str, follow: bool, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def cancel(ctx: click.Context, job_ids: tuple[str, ...], as_json: bool) -> None:
-    """Cancel jobs: queued ones end at once, running ones soon, those that are over stay as they are."""
-    client = connect()
-    jobs, code = _each(job_ids, lambda job_id: client.job(job_id).cancel(), "Cancelling")
-    _print_all(jobs, as_json)
-    ctx.exit(code)
+    """Cancel jobs: queued ones end at once, running ones within 2 s, those that are over stay as they are."""
+    _tell(ctx, changes.cancel(connect(), job_ids), as_json)
 
 
 @job.command(
@@ -152,18 +151,20 @@ def retry(
     function: str | None,
     as_json: bool,
 ) -> None:
-    """Run jobs that are over once more, as their next generation."""
+    """Run jobs that are over once more, as their next generation.
+
+    With --all a job that somebody else has retried meanwhile is left alone, so two such commands do no harm.
+    """
     if every == bool(job_ids):
         raise click.UsageError("Give job ids, or --all.")
     if not every and (reason or function):
         raise click.UsageError("--reason and --function go with --all.")
     client = connect()
     ids = job_ids or tuple(found.id for found in found_jobs(client, state="failed", reason=reason, function=function))
-    if not ids:
+    if not ids and not as_json:
         say("No failed job fits, so none is retried.")
-    jobs, code = _each(ids, lambda job_id: client.job(job_id).retry(), "Retrying")
-    _print_all(jobs, as_json)
-    ctx.exit(code)
+        return
+    _tell(ctx, changes.retry(client, ids, every=every), as_json)
 
 
 @job.command("results", epilog="Example: tidemill job results 4f0c... --out results")
@@ -223,24 +224,14 @@ def _wait(entry: Job, timeout: float | None) -> int:
     return exit_code(error)
 
 
-def _each(job_ids: Sequence[str], act: Any, what: str) -> tuple[list[Job], int]:
-    jobs, code = [], 0
-    with progress(len(job_ids), what) as advance:
-        for job_id in job_ids:
-            try:
-                jobs.append(act(job_id))
-            except TidemillError as error:
-                say(f"Job {job_id}:")
-                complain(error)
-                code = max(code, exit_code(error))
-            except KeyboardInterrupt:
-                say(f"{len(jobs)} of {len(job_ids)} jobs were changed, and perhaps {job_id}.")
-                raise
-            advance(1)
-    return jobs, code
+def _tell(ctx: click.Context, changed: changes.Changed, as_json: bool) -> None:
+    _print_all(changed.jobs, as_json)
+    for note in changed.notes:
+        say(note)
+    ctx.exit(changed.code)
 
 
-def _print_all(jobs: Sequence[Job], as_json: bool) -> None:
+def _print_all(jobs: Sequence[Job | Snapshot], as_json: bool) -> None:
     if as_json:
         print_json([dict(entry.data) for entry in jobs])
         return

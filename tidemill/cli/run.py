@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
+import secrets
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,14 +15,12 @@ import click
 
 from tidemill.cli.connect import connect, duration, read_params
 from tidemill.cli.faults import JOB_FAILED, NOT_REACHABLE, TIMED_OUT, Detached, complain, exit_code, say
+from tidemill.cli.many import Many, progress
 from tidemill.cli.saving import folder_for, save_all
 from tidemill.cli.show import clean, json_option, on_terminal, print_json
 from tidemill.client import Client, Job, Output
 from tidemill.client.values import Snapshot
-from tidemill.client.wire import Call, Together
-from tidemill.errors import TidemillError
-
-_AT_ONCE = 8
+from tidemill.errors import ServiceUnavailable, TidemillError
 
 _files = click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 _params = click.option("--param", "-p", "given", multiple=True, metavar="K=V", help="A parameter; JSON, or text.")
@@ -57,7 +56,7 @@ def run(
     """
     client = connect()
     give_up = None if timeout is None else time.monotonic() + timeout
-    jobs = _submit(client, function, files, read_params(given), key)
+    jobs = _submit(client, function, files, given, key)
     worst, lines = 0, []
     with detaching(jobs), progress(len(jobs), "Waiting") as advance:
         for job, file in zip(jobs, files, strict=True):
@@ -83,7 +82,7 @@ def run(
 @json_option
 def submit(function: str, files: tuple[Path, ...], given: tuple[str, ...], key: str | None, as_json: bool) -> None:
     """Submit FILES to FUNCTION and print a job id for each, without waiting."""
-    jobs = _submit(connect(), function, files, read_params(given), key)
+    jobs = _submit(connect(), function, files, given, key)
     if as_json:
         print_json(
             [{"file": str(file), "id": job.id, "state": job.state} for job, file in zip(jobs, files, strict=True)]
@@ -93,28 +92,51 @@ def submit(function: str, files: tuple[Path, ...], given: tuple[str, ...], key: 
         click.echo(job.id)
 
 
-def _submit(client: Client, function: str, files: Sequence[Path], params: dict[str, Any], key: str | None) -> list[Job]:
+def _submit(client: Client, function: str, files: Sequence[Path], given: Sequence[str], key: str | None) -> list[Job]:
     if key is not None and len(files) > 1:
         raise click.UsageError("--key names one job: give one file with it.")
+    params = read_params(given)
+    # Known here, so that a call of which no answer came can be repeated.
+    keys = [key or secrets.token_hex(16) for _ in files]
+    calls = [client._jobs.submit(function, file, params, own) for file, own in zip(files, keys, strict=True)]
+    many = Many(client, calls)
     jobs: list[Job] = []
-    with detaching(jobs), progress(len(files), "Submitting") as advance:
-        for start in range(0, len(files), _AT_ONCE):
-            batch = files[start : start + _AT_ONCE]
-            for answer in client._run(_together(client, function, batch, params, key)):
-                if isinstance(answer, Exception):
-                    if jobs:
-                        say(f"{len(jobs)} of {len(files)} files were submitted: {' '.join(job.id for job in jobs)}")
-                    raise answer
-                jobs.append(Job(client, answer))
-            advance(len(batch))
+    with detaching(jobs):
+        try:
+            many.run("Submitting", fatal=Exception)
+        except KeyboardInterrupt:
+            say("")  # below the ^C of the terminal
+            raise
+        finally:
+            doubtful = _doubtful(many)
+            jobs += [Job(client, snapshot) for snapshot in many.values.values()]
+            if len(files) > 1 and len(jobs) < len(files) and (jobs or doubtful):
+                say(f"{len(jobs)} of {len(files)} files were submitted, {many.left} were not sent.")
+            _tell_doubt([_again(function, files[place], given, keys[place]) for place in doubtful])
+    for error in many.errors.values():
+        if jobs:
+            say(f"The jobs of those that were: {' '.join(job.id for job in jobs)}")
+        raise error
     return jobs
 
 
-def _together(
-    client: Client, function: str, files: Sequence[Path], params: dict[str, Any], key: str | None
-) -> Call[list[Snapshot | Exception]]:
-    answers = yield Together(tuple(client._jobs.submit(function, file, params, key) for file in files))
-    return list(answers)
+def _doubtful(many: Many[Snapshot]) -> list[int]:
+    """The calls that may have been carried out, though no answer says so."""
+    lost = [place for place, error in many.errors.items() if isinstance(error, ServiceUnavailable)]
+    return many.unanswered + [place for place in lost if getattr(many.errors[place], "sent", True)]
+
+
+def _again(function: str, file: Path, given: Sequence[str], key: str) -> str:
+    params = [part for entry in given for part in ("--param", entry)]
+    return shlex.join(["tidemill", "submit", "--key", key, *params, "--", function, str(file)])
+
+
+def _tell_doubt(again: Sequence[str]) -> None:
+    if again:
+        say("Nobody said whether these were submitted. To repeat them is safe: each is one")
+        say("job at most, and you get its id.")
+        for command in again:
+            say(f"  {clean(command)}")
 
 
 def _finish(
@@ -185,18 +207,3 @@ def detaching(jobs: Sequence[Job]) -> Iterator[None]:
         if not jobs:
             raise
         raise Detached("tidemill job wait " + " ".join(job.id for job in jobs)) from None
-
-
-@contextmanager
-def progress(total: int, what: str) -> Iterator[Any]:
-    """Give a function that counts; a bar on a terminal when there is more than one thing to wait for."""
-    if total < 2 or not sys.stderr.isatty():
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda count: bar.advance(task, count)

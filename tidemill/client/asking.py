@@ -37,13 +37,15 @@ class Asker:
             TidemillError: what the service said, or `NoAnswer`.
         """
         give_up = self.clock() + (self.retry_s if retry_s is None else retry_s)
-        pause_s, hops = _FIRST_PAUSE_S, 3
+        pause_s, hops, sent = _FIRST_PAUSE_S, 3, False
         while True:
             wanted_s = pause_s * (0.5 + self.jitter())
             failure: TidemillError
             try:
                 response: Response = yield request
             except NoAnswer as error:
+                # The last try may not have reached a service that carried out an earlier one.
+                sent = error.sent = sent or error.sent
                 failure = error
             else:
                 if response.ok:
@@ -57,7 +59,7 @@ class Asker:
                     # Not our address any more, so the driver sends no token with it.
                     request, hops = replace(request, path=response.headers["location"], query={}), hops - 1
                     continue
-                failure = problem(response)
+                sent, failure = True, problem(response)
                 if response.status not in _WORTH_IT:
                     raise failure
                 wanted_s = max(wanted_s, _retry_after(response))

@@ -103,7 +103,7 @@ class Emit:
 
 
 class NoAnswer(ServiceUnavailable):
-    """The service did not answer. `sent` is false when the request cannot have reached it."""
+    """The service did not answer. `sent` is false when the request cannot have reached it, in no try."""
 
     code = "not_reachable"
     default_hint = (
