@@ -7,6 +7,7 @@ import os
 import secrets
 import signal
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -95,7 +96,10 @@ def assemble(
         planner=Planner(ledger, record, bell, endings, crew, workers, rules, placement.tick_s, clock, lead),
         sweeper=Sweeper(ledger, endings, bell, holder, agent.lease_s, agent.lease_s, workers, lead=lead),
         keeper=EpochKeeper(
-            ledger, record, partial(_rebuild, ledger, record, holder, placement.leader_ttl_s), lead=lead
+            ledger,
+            record,
+            partial(_rebuild, ledger, record, holder, placement.leader_ttl_s, settings.retention.jobs),
+            lead=lead,
         ),
         feeder=Feeder(ledger, events) if events is not None else None,
         clock=clock,
@@ -107,12 +111,12 @@ def assemble(
     )
 
 
-def _rebuild(ledger: Ledger, record: Record, holder: str, ttl_s: float) -> Rebuilt:
+def _rebuild(ledger: Ledger, record: Record, holder: str, ttl_s: float, listed_s: float) -> Rebuilt:
     """Rebuild under a lease that this ledger gave: one that was emptied knows none of the fences before."""
     fence = ledger.acquire(LEASE, holder, ttl_s)
     if fence is None:
         raise Deposed("somebody else has the lease")
-    return rebuild(ledger, record, fence)
+    return rebuild(ledger, record, fence, time.time() - listed_s)
 
 
 def lifetimes(retention: RetentionSettings) -> Lifetimes:

@@ -50,8 +50,9 @@ def _finish(ledger: Ledger, record: Record, name: Name) -> bool:
     with damage_skipped():
         commit = record.get_commit(*name)
         if commit is not None:
-            record.publish(commit)
+            manifest = record.publish(commit)
             ledger.settle([job_id])
+            ledger.relist(manifest)
             log.info("publication.finished", job_id=job_id, function=function)
             done = True
     return done

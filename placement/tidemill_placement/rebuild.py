@@ -2,8 +2,9 @@
 
 In this order: the settled set, so that nothing finished is enqueued again; pools; commits without a manifest, which are
 published; accepted cancels, which end their jobs; requests without a manifest, which are queued (their claims look for
-a commit first); at last functions, and with them their triggers: only then can listings find work again. Everything may
-be done twice. A record that cannot be read is left out (`tidemill.record.damage`), everything else comes back.
+a commit first); functions, and with them their triggers: only then can listings find work again; at last the newest
+finished jobs and failures, so that lists and Flower show them again (`relisting.py`). Everything may be done twice. A
+record that cannot be read is left out (`tidemill.record.damage`), everything else comes back.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from tidemill.ledger.api import Ledger, NewJob
 from tidemill.models import CancelRecord, CommitRecord, FunctionRecord, JobError
 from tidemill.record import Record, keys
 from tidemill.record.damage import damage_skipped, note_damaged
+from tidemill.record.record import Dated
+from tidemill_placement.relisting import NEWEST, Newest, relist
 
 _LOOKS = 3
 log = structlog.get_logger(__name__)
@@ -36,17 +39,20 @@ class Rebuilt:
     queued: int
     functions: int
     pools: int
+    relisted: int
     damaged: int
 
 
-def rebuild(ledger: Ledger, record: Record, fence: int | None = None) -> Rebuilt:
-    """Restore the ledger. `fence` is that of the leader's lease as it is now: a new Redis has given a new one.
+def rebuild(ledger: Ledger, record: Record, fence: int | None = None, since: float = 0.0) -> Rebuilt:
+    """Restore the ledger. `fence` is that of the leader's lease as it is now: a new Redis has given a new one. Jobs
+    that ended before `since` (seconds since 1970) are in no list again.
 
     Raises:
         StoreUnavailable, LedgerUnavailable: not complete (also: another one leads now); call again.
     """
     done: set[int] = set()
-    new = ledger.settle(_noted(record.manifests(), done))
+    newest = Newest(NEWEST)
+    new = ledger.settle(_noted(newest.passed(record.dated_manifests()), done))
     failpoint("rebuild.settled")
     pools = _pools(ledger, record, fence)
     functions = {function.name: function for function in record.functions() if function.deleted_at is None}
@@ -58,9 +64,11 @@ def rebuild(ledger: Ledger, record: Record, fence: int | None = None) -> Rebuilt
     queued = _queue(ledger, record, functions, done)
     failpoint("rebuild.requests_queued")
     _functions(ledger, record, fence)
+    failpoint("rebuild.functions_restored")
+    relisted = relist(ledger, record, newest, since, lambda _, job_id, generation: _number(job_id, generation) in done)
     damaged = record.damaged()
     note_damaged(ledger, record.bucket, damaged)
-    result = Rebuilt(len(done), published, cancelled, queued, len(functions), pools, len(damaged))
+    result = Rebuilt(len(done), published, cancelled, queued, len(functions), pools, relisted, len(damaged))
     log.info(
         "ledger.rebuilt",
         settled=len(done),
@@ -68,13 +76,14 @@ def rebuild(ledger: Ledger, record: Record, fence: int | None = None) -> Rebuilt
         published=published,
         cancelled=cancelled,
         queued=queued,
+        relisted=relisted,
         damaged=sorted(damaged)[:10],
     )
     return result
 
 
-def _noted(names: Iterable[tuple[str, str, int]], done: set[int]) -> Iterator[str]:
-    for _, job_id, generation in names:
+def _noted(manifests: Iterable[Dated], done: set[int]) -> Iterator[str]:
+    for _, (_, job_id, generation) in manifests:
         done.add(_number(job_id, generation))
         yield job_id
 
@@ -93,8 +102,9 @@ def _publish(ledger: Ledger, record: Record, done: set[int]) -> int:
             commit = record.get_commit(function, job_id, generation)
             if commit is None:
                 continue
-            record.publish(commit)
+            manifest = record.publish(commit)
             ledger.settle([job_id])
+            ledger.relist(manifest)
             done.add(_number(job_id, generation))
             count += 1
     return count
@@ -114,8 +124,9 @@ def _cancel(ledger: Ledger, record: Record, done: set[int]) -> int:
                 continue
             _, commit = record.commit(_commit_of(wish, epoch[0] if epoch is not None else 0))
             failpoint("rebuild.cancel_committed")
-            record.publish(commit)
+            manifest = record.publish(commit)
             ledger.settle([wish.job_id])
+            ledger.relist(manifest)
             done.add(_number(*name[1:]))
             count += 1
     return count

@@ -13,6 +13,7 @@ the store shows, and the order makes each half-way state a harmless one:
     commit,    older than `manifests`, no request, no job in the ledger, and the input is gone or another object now;
     manifest   in this order, because a commit without a manifest would be published again
     identity   with its last manifest: then nothing says any more that it is settled
+    failure    older than `jobs`: it would be in no list any more
     log        older than `logs`
     results, code, uploads: see `leftovers.py`
     leftovers  probes and canaries older than a day
@@ -162,6 +163,7 @@ class Retention:
             "payloads": self._payloads,
             "attempts": self._attempts,
             "manifests": self._manifests,
+            "jobs": lambda now: self._by_age((keys.FAILURES,), now - self.lifetimes.jobs),
             "logs": lambda now: self._by_age((keys.LOGS,), now - self.lifetimes.logs),
             "results": lambda now: left.results(now - self.lifetimes.results),
             "code": lambda now: left.code(now - self.lifetimes.code),

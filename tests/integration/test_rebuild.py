@@ -334,7 +334,8 @@ def test_a_publication_that_broke_off_is_finished_by_the_rebuild(site: Site) -> 
     site.server.flushdb()
     site.keep()
     assert list(site.outputs()) == [f"out/{job_id}"]
-    assert site.ledger.known([job_id]) == [True] and site.ledger.job(job_id) is None
+    found = site.ledger.job(job_id)
+    assert site.ledger.known([job_id]) == [True] and found is not None and found.state is JobState.succeeded
 
 
 def _dies(commit: Any, **_more: object) -> Any:
@@ -358,7 +359,7 @@ def test_an_event_about_a_finished_object_during_a_rebuild_runs_nothing_twice(si
     assert (site.outputs(), site.manifests()) == before and site.runs[job_id] == 1
 
 
-def test_a_rebuild_reads_names_and_no_finished_job(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rebuild_reads_names_and_only_the_newest_finished_jobs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(1, 40):
         site.run(site.claim(site.accept(number)))
     site.server.flushdb()
@@ -371,6 +372,8 @@ def test_a_rebuild_reads_names_and_no_finished_job(site: Site, monkeypatch: pyte
         return real(bucket, key, **kwargs)
 
     monkeypatch.setattr(store, "get", get)
+    monkeypatch.setattr("tidemill_placement.rebuild.NEWEST", 10)
     site.keep()
-    assert set(read) <= {"epoch", "functions", "pools"}
+    assert set(read) <= {"epoch", "functions", "pools", "manifests"}
+    assert read.count("manifests") == 10
     assert isinstance(site.ledger, RedisLedger) and site.ledger.epoch() == (2, 1)

@@ -20,6 +20,7 @@ from tidemill.models import (
 )
 from tidemill.record import Record
 from tidemill.record.ending import End, finish
+from tidemill.record.record import Dated
 from tidemill.testing import MemoryLedger, MemoryStore
 from tidemill_placement import assembly
 from tidemill_placement.epoch import Deposed, EpochKeeper
@@ -89,7 +90,9 @@ def test_an_empty_redis_begins_the_next_epoch_and_gets_everything_back(record: R
     assert set(after.functions()) == {"ocr"}
     assert {name: pool.draining for name, pool in after.pools().items()} == {"p": False, "drained": True}
     assert after.known([_id(1), _id(2), _id(3)]) == [True, True, False]
-    assert after.job(_id(1)) is None
+    over = after.job(_id(1))
+    assert over is not None
+    assert (over.state, over.error) == (JobState.failed, JobError(code="x"))
     waiting = after.job(_id(2))
     assert waiting is not None
     assert (waiting.state, waiting.owner) == (JobState.queued, "a")
@@ -299,21 +302,21 @@ def test_a_leader_rebuilds_under_a_lease_that_this_redis_gave(record: Record, mo
     ledger = MemoryLedger(lambda: now[0])
     ledger.begin_epoch(2, 0)
     record.put_pool(PoolSpec(name="p"))
-    manifests = record.manifests
+    manifests = record.dated_manifests
 
-    def slow() -> Iterator[tuple[str, str, int]]:
+    def slow() -> Iterator[Dated]:
         now[0] += 6.5
         assert ledger.acquire("placement", "second", 6.0) is not None
         return manifests()
 
     with monkeypatch.context() as patch:
-        patch.setattr(record, "manifests", slow)
+        patch.setattr(record, "dated_manifests", slow)
         with pytest.raises(LedgerUnavailable, match="not complete"):
-            assembly._rebuild(ledger, record, "first", 6.0)
+            assembly._rebuild(ledger, record, "first", 6.0, 60.0)
     with pytest.raises(Deposed):
-        assembly._rebuild(ledger, record, "first", 6.0)
+        assembly._rebuild(ledger, record, "first", 6.0, 60.0)
     assert ledger.pools() == {}
-    assembly._rebuild(ledger, record, "second", 6.0)
+    assembly._rebuild(ledger, record, "second", 6.0, 60.0)
     assert set(ledger.pools()) == {"p"}
 
 

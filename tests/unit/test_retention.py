@@ -13,6 +13,7 @@ from tidemill.models import (
     CommitOutput,
     FunctionRecord,
     FunctionSpec,
+    JobError,
     JobInput,
     JobState,
     Placement,
@@ -294,6 +295,15 @@ def test_logs_and_leftovers_go_by_age(site: Site) -> None:
     assert len(site.left("logs/")) == 1 and site.left("probe/", "canary/") == []
     site.tidy(30 * DAY)
     assert site.left("logs/") == []
+
+
+def test_the_note_of_a_failure_goes_when_its_job_leaves_the_lists(site: Site) -> None:
+    job_id = site.call(1, ends=False)
+    finish(site.ledger, site.record, site.claim(job_id), None, End("failed", JobError(code="x")), now=lambda: site.now)
+    site.tidy(6.9 * DAY)
+    assert site.left("failures/") == [f"failures/ocr/{job_id}.1.json"]
+    site.tidy(0.5 * DAY)
+    assert site.left("failures/") == [] and len(site.left("manifests/")) == 1
 
 
 @pytest.mark.parametrize("died_before", range(9))

@@ -368,8 +368,8 @@ class Ledger(Protocol):
         when this generation is terminal already with that state."""
 
     def relist(self, manifest: Manifest) -> bool:
-        """Know a finished job again that the ledger forgot with its memory: it joins lists, counts, the stream
-        of transitions and the settled set as it ended. False when it is here in this or a later generation, or not over."""
+        """Know a finished job again that the ledger forgot with its memory: it joins lists, counts, the stream of
+        transitions and the settled set as it ended. False when it is here in this or a later generation, or open."""
 
     def give_back(
         self, token: Token, *, delay_s: float = 0.0, count: bool = True, why: str = "", error: JobError | None = None

@@ -6,6 +6,7 @@
     attempts/<job>.<generation>/<epoch>-<attempt>-<nonce>/<name>   large outputs before their commit
     commits/<function>/<job>.<generation>.json        which attempt counts
     manifests/<function>/<job>.<generation>.json      the end of every job
+    failures/<function>/<job>.<generation>.json       empty: that manifest tells of a failure
     results/<function>/<job>.<generation>/<name>      outputs of functions without `output`
     logs/<function>/<job>.<generation>.txt
     functions/<name>/<revision>.json, functions/<name>/current.json, functions/code/<sha256>.tar.gz
@@ -29,6 +30,7 @@ ATTEMPTS = "attempts/"
 LOGS = "logs/"
 MANIFESTS = "manifests/"
 COMMITS = "commits/"
+FAILURES = "failures/"
 RESULTS = "results/"
 FUNCTIONS = "functions/"
 CODE = "functions/code/"
@@ -52,6 +54,10 @@ def commit(function: str, job_id: str, generation: int) -> str:
 
 def manifest(function: str, job_id: str, generation: int) -> str:
     return f"{MANIFESTS}{function}/{job_id}.{generation}.json"
+
+
+def failure(function: str, job_id: str, generation: int) -> str:
+    return f"{FAILURES}{function}/{job_id}.{generation}.json"
 
 
 def log(function: str, job_id: str, generation: int) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from tidemill.errors import Conflict, NotFound, PreconditionFailed, StoreUnavailable, TidemillError
 from tidemill.ledger.api import PoolState, Token
@@ -34,6 +34,13 @@ from tidemill.store.api import Store
 
 M = TypeVar("M", bound=Model)
 _TRIES = 10
+
+
+class Dated(NamedTuple):
+    """Function, job and generation of an object, and when it was written: seconds since 1970, by the store's clock."""
+
+    at: int
+    name: tuple[str, str, int]
 
 
 class Record:
@@ -113,6 +120,14 @@ class Record:
         prefix = f"{keys.MANIFESTS}{function}/" if function else keys.MANIFESTS
         return self._names(prefix, f"{prefix}{after}" if after else None)
 
+    def dated_manifests(self) -> Iterator[Dated]:
+        """Every finished job and generation, with the time of its manifest; names only."""
+        return self._dated(keys.MANIFESTS)
+
+    def dated_failures(self) -> Iterator[Dated]:
+        """Every failed job and generation that retention has not removed, with the time of its failure; names only."""
+        return self._dated(keys.FAILURES)
+
     def commits(self, function: str | None = None) -> Iterator[tuple[str, str, int]]:
         """Function, job and generation of every committed job; names only."""
         return self._names(f"{keys.COMMITS}{function}/" if function else keys.COMMITS)
@@ -130,6 +145,8 @@ class Record:
             with damage_skipped():  # it only says what lies there of older generations
                 previous = self.get_manifest(commit.function, commit.job_id, commit.generation - 1)
         manifest = Publication(self.store, self.bucket, commit, previous).run()
+        if manifest.state == "failed":
+            self.store.put(self.bucket, keys.failure(commit.function, commit.job_id, commit.generation), b"")
         return self._objects.create(keys.manifest(commit.function, commit.job_id, commit.generation), manifest)
 
     def attempt_prefix(self, token: Token) -> str:
@@ -261,9 +278,13 @@ class Record:
             yield from (info.key for info in page)
 
     def _names(self, prefix: str, after: str | None = None) -> Iterator[tuple[str, str, int]]:
-        for key in self._keys(prefix, after):
-            if (names := keys.names(key)) is not None:
-                yield names
+        return (dated.name for dated in self._dated(prefix, after))
+
+    def _dated(self, prefix: str, after: str | None = None) -> Iterator[Dated]:
+        for page in self.store.pages(self.bucket, prefix, after):
+            for info in page:
+                if (name := keys.names(info.key)) is not None:
+                    yield Dated(info.last_modified, name)
 
 
 def _model_of(key: str) -> type[Model] | None:
