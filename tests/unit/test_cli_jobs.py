@@ -173,3 +173,16 @@ def test_a_retry_of_all_says_when_there_is_none(gateway: FakeGateway, tidemill: 
     assert result.exit_code == 0
     assert "No failed job" in result.stderr
     assert read(tidemill("job", "retry", "--all", "--json")) == []
+
+
+def test_a_terminal_shows_what_to_do_next_in_whole_words_and_whole_commands(
+    gateway: FakeGateway, tidemill: Tidemill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = gateway.submit("echo", b"", "k", "a  name " + "x" * 200, {})["id"]
+    gateway.end(job_id, "failed", code="process_killed", message="The function's process was ended by SIGKILL")
+    monkeypatch.setattr("tidemill.cli.show.on_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = tidemill("job", "show", job_id).stdout.splitlines()
+    assert max(len(line) for line in lines if "xxx" not in line) <= 80
+    assert sum(f"`tidemill job retry {job_id}`" in line for line in lines) == 1
+    assert any("a  name" in line for line in lines)

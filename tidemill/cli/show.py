@@ -7,7 +7,10 @@ that a key can neither move the cursor nor pretend to be two lines; JSON carries
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import sys
+import textwrap
 import time
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -88,11 +91,25 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str =
 
 
 def pairs(values: Mapping[str, Any]) -> None:
-    """Print names and values, one line each; empty ones are left out."""
+    """Print names and values, one line each, on a terminal in as many as it takes; empty ones are left out."""
     shown = {name: clean(str(value)) for name, value in values.items() if value not in (None, "", [], {})}
     width = max((len(name) for name in shown), default=0)
     for name, value in shown.items():
-        click.echo(f"{name:<{width}}  {value}" if on_terminal() else f"{name}\t{value}")
+        click.echo(_wrapped(f"{name:<{width}}  ", value) if on_terminal() else f"{name}\t{value}")
+
+
+def _wrapped(head: str, text: str) -> str:
+    """Lines as wide as the terminal. Words stay whole, and so do commands in backticks, for they are to be copied."""
+    whole = re.sub(r"`[^`]*`", lambda command: command[0].replace(" ", "\0"), text)
+    lines = textwrap.wrap(
+        whole,
+        shutil.get_terminal_size().columns,
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines or [head]).replace("\0", " ")
 
 
 def moment(at: float | None) -> str:
