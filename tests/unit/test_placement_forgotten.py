@@ -62,6 +62,7 @@ def test_a_commit_made_after_the_rebuild_is_finished_though_its_input_is_gone(re
     assert finish_forgotten(ledger, record) == 1
     assert record.get_manifest("ocr", JOB, 1) is not None
     assert ledger.known([JOB]) == [True]
+    assert [job.id for job in ledger.jobs(state=JobState.failed).jobs] == [JOB]
     assert finish_forgotten(ledger, record) == 0
 
 

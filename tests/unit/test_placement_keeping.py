@@ -113,6 +113,7 @@ def test_a_commit_without_a_manifest_is_published_by_the_rebuild(record: Record)
     assert rebuild(after, record).published == 1
     assert record.get_manifest("ocr", _id(7), 1) is not None
     assert after.known([_id(7)]) == [True]
+    assert [job.id for job in after.jobs(state=JobState.failed).jobs] == [_id(7)]
 
 
 def test_a_redis_that_came_back_older_than_the_bucket_begins_a_new_epoch(record: Record) -> None:
