@@ -216,6 +216,7 @@ def test_ctrl_c_ends_it_in_the_middle_of_the_start(up: Callable[..., Up]) -> Non
     starting.process.send_signal(signal.SIGINT)
     assert starting.process.wait(20) == 0
     assert not starting.saw("up")
+    assert "Traceback" not in starting.output.read_text()
     assert all_gone([line["pid"] for line in starting.lines if line["what"] == "started"])
 
 

@@ -241,15 +241,18 @@ class Supervisor:
             needs = [self._kept[other] for other in kept.service.needs]
             self._runs[name] = asyncio.create_task(kept.run(needs), name=name)
         self._rotating = asyncio.create_task(self._rotate())
-        everything_ready = asyncio.gather(*(kept.ready.wait() for kept in self._kept.values()))
+        everything_ready = asyncio.create_task(self._all_ready())
         try:
-            waiting: set[asyncio.Future[object]] = {everything_ready, *self._runs.values()}  # type: ignore[arg-type]
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({everything_ready, *self._runs.values()}, return_when=asyncio.FIRST_COMPLETED)
             if not everything_ready.done():
                 self._raise_if_failed()
                 raise LocalError("stopped before everything was ready")
         finally:
             everything_ready.cancel()
+
+    async def _all_ready(self) -> None:
+        for kept in self._kept.values():
+            await kept.ready.wait()
 
     async def watch(self) -> None:
         """Returns never, save with the error of a keeper that failed: that is a defect of ours, not of a service."""
