@@ -198,7 +198,7 @@ class FlowerEvents:
         Raises:
             OSError: when the broker does not answer.
         """
-        events = [event for line in transitions if (event := self._event(line))]
+        events = [event for line in transitions for event in self._events(line)]
         if not events:
             return 0
         try:
@@ -216,47 +216,41 @@ class FlowerEvents:
             raise ConnectionError(str(error)) from error
         return len(events)
 
-    def _event(self, line: Transition) -> dict[str, Any] | None:
-        found = describe(line)
-        if found is None:
-            return None
-        kind, fields = found
+    def _events(self, line: Transition) -> Iterator[dict[str, Any]]:
         worker = line.agent or ""
         hostname = f"{worker.rsplit('-', 1)[0]}@{worker}" if worker else _NOBODY
-        return {
-            "type": kind,
-            "uuid": line.job_id,
-            "timestamp": line.at,
-            "hostname": hostname,
-            "utcoffset": 0,
-            "pid": 0,
-            "clock": self._app.clock.forward(),
-            **fields,
-        }
+        for kind, fields in describe(line):
+            yield {
+                "type": kind,
+                "uuid": line.job_id,
+                "timestamp": line.at,
+                "hostname": hostname,
+                "utcoffset": 0,
+                "pid": 0,
+                "clock": self._app.clock.forward(),
+                "name": line.function,
+                **fields,
+            }
 
 
-def describe(line: Transition) -> tuple[str, dict[str, Any]] | None:
-    """Give the Celery event (type, fields) that shows a transition in Flower, or None when it shows nothing.
+def describe(line: Transition) -> list[tuple[str, dict[str, Any]]]:
+    """Give the Celery events (type, fields) that show a transition in Flower.
 
+    A claim is both received and started: Flower sorts by the one, counts a worker's tasks by it, and shows the other.
     A new generation is sent as a retry: Celery's state would not leave a final state for another event.
     """
     if line.state is JobState.queued and line.created and line.generation == 1:
-        return "task-sent", {
-            "name": line.function,
-            "args": line.summary,
-            "kwargs": "{}",
-            "retries": 0,
-            "queue": line.function,
-            "root_id": line.job_id,
-        }
+        fields = {"args": line.summary, "kwargs": "{}", "retries": 0, "queue": line.function, "root_id": line.job_id}
+        return [("task-sent", fields)]
     if line.state is JobState.queued:
-        return "task-retried", {"exception": line.error or "queued again", "traceback": ""}
+        return [("task-retried", {"exception": line.error or "queued again", "traceback": ""})]
     if line.state is JobState.running and line.agent:  # without an agent it was seized, to be ended without a run
-        return "task-started", {"name": line.function, "args": line.summary, "retries": max(0, line.attempt - 1)}
+        fields = {"args": line.summary, "kwargs": "{}", "retries": max(0, line.attempt - 1)}
+        return [("task-received", fields), ("task-started", fields)]
     if line.state is JobState.succeeded:
-        return "task-succeeded", {"name": line.function, "result": "published", "runtime": line.run_s}
+        return [("task-succeeded", {"result": "published", "runtime": line.run_s})]
     if line.state is JobState.failed:
-        return "task-failed", {"name": line.function, "exception": line.error or "failed", "traceback": ""}
+        return [("task-failed", {"exception": line.error or "failed", "traceback": ""})]
     if line.state is JobState.cancelled:
-        return "task-revoked", {"name": line.function, "terminated": True, "signum": "", "expired": False}
-    return None
+        return [("task-revoked", {"terminated": True, "signum": "", "expired": False})]
+    return []
