@@ -3,7 +3,7 @@
 import hashlib
 import io
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -128,8 +128,8 @@ def test_conditions_decide_a_put_in_parts(store: Store, bucket: str) -> None:
     with pytest.raises(PreconditionFailed):
         store.put(bucket, "big", io.BytesIO(body), if_none_match=True)
     with pytest.raises(PreconditionFailed):
-        store.put(bucket, "big", body, if_match="0" * 32)
-    other = store.put(bucket, "big", body[::-1], if_match=first)
+        store.put(bucket, "big", io.BytesIO(body), if_match="0" * 32)
+    other = store.put(bucket, "big", io.BytesIO(body[::-1]), if_match=first)
     assert other != first
     assert store.get(bucket, "big") == body[::-1]
 
@@ -233,16 +233,32 @@ def test_the_probe_accepts_a_store_that_keeps_conditions(store: Store, bucket: s
 
 def test_one_of_many_creators_wins(store: Store, bucket: str) -> None:
     won: list[int] = []
-
-    def create(index: int) -> None:
-        try:
-            store.put(bucket, "once", str(index).encode(), if_none_match=True)
-        except PreconditionFailed:
-            return
-        won.append(index)
-
-    run_in_threads(2, create)
+    run_in_threads(2, lambda index: create(store, bucket, "once", str(index).encode(), index, won))
     assert [str(index).encode() for index in won] == [store.get(bucket, "once")]
+
+
+def test_one_of_two_creators_of_a_large_object_wins(store: Store, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit record may be larger than a part. In parts, SeaweedFS lets both creators win when they end together."""
+    complete, ends = Upload.complete, threading.Barrier(2)
+
+    def together(self: Upload, etags: list[str], conditions: Mapping[str, str]) -> str:
+        ends.wait(30)
+        return complete(self, etags, conditions)
+
+    monkeypatch.setattr(Upload, "complete", together)
+    bodies = [bytes([65 + index]) * (PART + 7) for index in range(2)]
+    for number in range(4):
+        key, won = f"once-{number}", list[int]()
+        run_in_threads(2, lambda index, key=key, won=won: create(store, bucket, key, bodies[index], index, won))
+        assert [bodies[index] for index in won] == [store.get(bucket, key)], won
+
+
+def create(store: Store, bucket: str, key: str, body: bytes, index: int, won: list[int]) -> None:
+    try:
+        store.put(bucket, key, body, if_none_match=True)
+    except PreconditionFailed:
+        return
+    won.append(index)
 
 
 def run_in_threads(count: int, work: Callable[[int], object]) -> None:

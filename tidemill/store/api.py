@@ -91,7 +91,9 @@ class Store(Protocol):
         """Writes an object and gives its ETag; large bodies go in parts, in constant memory.
 
         `if_none_match`: only when there is none. `if_match`: only over the object with this ETag. Else
-        `PreconditionFailed`.
+        `PreconditionFailed`. With a condition `bytes` go in one request, whatever their size: of several writers
+        exactly one wins. A file of more than a part does not decide that: on SeaweedFS writers that end at the same
+        moment may all win.
         """
 
     def copy(

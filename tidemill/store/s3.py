@@ -95,7 +95,8 @@ class S3Store:
                 size = file.seek(0, io.SEEK_END)
                 file.seek(0)
                 return self._put_file(bucket, key, file, size, content_type, metadata, if_none_match, if_match)
-        if isinstance(body, bytes) and len(body) <= PART_BYTES:
+        # The end of an upload in parts is no place for a decision: SeaweedFS does not look and write in one step there.
+        if isinstance(body, bytes) and (if_none_match or if_match is not None or len(body) <= PART_BYTES):
             return self._put_bytes(bucket, key, body, content_type, metadata, if_none_match, if_match)
         source = io.BytesIO(body) if isinstance(body, bytes) else body
         return self._put_file(bucket, key, source, None, content_type, metadata, if_none_match, if_match)
