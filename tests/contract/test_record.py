@@ -413,6 +413,45 @@ def test_a_changed_input_replaces_its_own_results_and_never_the_other_way(
     assert visible(record) == {"a.txt": b"new"}
 
 
+@pytest.mark.parametrize("kind", ["inline", "large"])
+def test_of_two_jobs_of_one_input_the_one_claimed_last_counts_whatever_the_agents_clocks_say(
+    record: Record, kind: str
+) -> None:
+    # Two calls that name one object, or two contents within one second; the second agent's clock is an hour behind.
+    record.publish(commit_of(record, inline(record, "a.txt", b"1"), claimed_at=1_700_000_010.1))
+    later = commit_of(
+        record,
+        make_output(kind, record, "a.txt", b"2"),
+        job_id=OTHER_JOB,
+        claimed_at=1_700_000_010.2,
+        committed_at=1_700_000_100.0 - 3600,
+    )
+    assert record.publish(later).state == "succeeded"
+    assert visible(record) == {"a.txt": b"2"}
+    # A run that was claimed before it and ends after it comes too late.
+    slow = commit_of(
+        record,
+        make_output(kind, record, "a.txt", b"0"),
+        job_id="a" * 32,
+        claimed_at=1_700_000_005.0,
+        committed_at=1_700_009_999.0,
+    )
+    assert record.publish(slow).state == "cancelled"
+    assert visible(record) == {"a.txt": b"2"}
+
+
+@pytest.mark.parametrize(("claimed_at", "state"), [(1_700_000_100.001, "succeeded"), (1_700_000_099.999, "cancelled")])
+def test_outputs_that_were_published_before_commits_knew_their_claim_have_a_place_in_the_order(
+    record: Record, claimed_at: float, state: str
+) -> None:
+    record.publish(commit_of(record, inline(record, "a.txt", b"old")))
+    info = record.store.head(record.bucket, "out/a.txt")
+    assert info is not None
+    assert info.metadata["tidemill-order"] == "001700000000-001700000100000"
+    new = commit_of(record, inline(record, "a.txt", b"new"), job_id=OTHER_JOB, claimed_at=claimed_at)
+    assert record.publish(new).state == state
+
+
 def test_results_of_another_function_or_input_are_foreign(record: Record) -> None:
     record.publish(commit_of(record, inline(record, "a.txt", b"A")))
     other = commit_of(record, inline(record, "a.txt", b"B"), job_id=OTHER_JOB, function="other")

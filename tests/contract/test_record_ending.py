@@ -3,13 +3,14 @@
 import base64
 import dataclasses
 import hashlib
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tidemill.errors import LedgerUnavailable, StoreUnavailable
 from tidemill.ledger import connect
-from tidemill.ledger.api import Claim, Ledger, NewJob
+from tidemill.ledger.api import AgentReport, Claim, Ledger, NewJob
 from tidemill.models import (
     CommitOutput,
     CommitRecord,
@@ -176,6 +177,28 @@ def test_a_stale_token_that_lost_the_commit_has_nothing_to_do(
     assert finish(ledger, record, stale, function, success(claim, function, b"late"), LEASE_S) is None
     assert record.get_manifest("caption", JOB, 1) == manifest
     assert record.store.get("outbox", "cat.jpg/result.txt") == b"first"
+
+
+def test_a_later_claim_replaces_an_earlier_ones_result_though_its_agents_clock_is_behind(
+    ledger: Ledger, record: Record, function: FunctionRecord
+) -> None:
+    ledger.advance(1, 1)
+    source = JobInput(bucket="inbox", key="cat.jpg", etag="e", size=3, last_modified=5)
+    for number, clock in enumerate((1e9, 1.0), 1):
+        job_id = f"{number:032x}"
+        ledger.submit(NewJob(id=job_id, function="caption", input=source, revision="r1"))
+        ledger.heartbeat(AgentReport(f"cpu-{number}", "cpu", 1))
+        assert ledger.release(job_id, f"cpu-{number}", Placement(pool="cpu", reason="free"))
+        [claim] = ledger.claim(f"cpu-{number}", 1, LEASE_S)
+        end = success(claim, function, str(number).encode())
+        manifest = finish(ledger, record, claim, function, end, LEASE_S, now=partial(float, clock))
+        assert manifest is not None
+        assert manifest.state == "succeeded"
+        stored = record.get_commit("caption", job_id, 1)
+        assert stored is not None
+        assert stored.claimed_at == claim.job.started_at
+        assert stored.committed_at == clock
+    assert record.store.get("outbox", "cat.jpg/result.txt") == b"2"
 
 
 def test_resume_finds_nothing_for_a_job_that_has_not_ended(ledger: Ledger, record: Record) -> None:

@@ -60,7 +60,11 @@ class CommitOutput(Model):
 
 
 class CommitRecord(Model):
-    """The object that decides which attempt counts, written once by If-None-Match. Each end of a job has one."""
+    """The object that decides which attempt counts, written once by If-None-Match. Each end of a job has one.
+
+    `claimed_at` is when the ledger gave the job to this attempt, by the ledger's clock (`started_at` and `committed_at`
+    are by the agent's); older records have none.
+    """
 
     job_id: str
     function: str
@@ -81,6 +85,7 @@ class CommitRecord(Model):
     placement: Placement | None = None
     cost: Cost = Cost()
     created_at: float
+    claimed_at: float | None = None
     started_at: float | None = None
     committed_at: float
     run_s: float = 0.0

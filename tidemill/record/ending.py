@@ -155,6 +155,7 @@ def _commit_record(claim: Claim, function: FunctionRecord | None, end: End, now_
         placement=end.placement or job.placement,
         cost=end.cost,
         created_at=job.created_at,
+        claimed_at=job.started_at,
         started_at=end.started_at if end.started_at is not None else job.started_at,
         committed_at=now_s,
         run_s=end.run_s,

@@ -4,9 +4,11 @@ Any process may run it, several at once, and each may die at any instruction; th
 every step is decided by what the store shows, never by who asks:
 
 - Each output carries who made it: job, generation, function, a digest of the input's bucket and key, and an order
-  (the input's last-modified, then the commit's time). So whoever finds an object under the wanted key knows whether it
-  is *the same* (done), *older* (an earlier generation, or an earlier content of the same input: replaced by If-Match),
-  *newer* (leave it: this publication comes too late), or *foreign* (`on_conflict` decides).
+  (the input's last-modified, then when the attempt was claimed). So whoever finds an object under the wanted key knows
+  whether it is *the same* (done), *older* (an earlier generation, or an earlier content or call of the same input:
+  replaced by If-Match), *newer* (leave it: this publication comes too late), or *foreign* (`on_conflict` decides).
+- Last-modified has whole seconds. Within one, claims order the contents: an attempt that was claimed after the content
+  had changed finds no input under its ETag. Claims have the ledger's clock; agents' clocks may differ.
 - Small outputs are created by If-None-Match. Large ones are copied by the store after a HEAD; S3 has no conditional
   copy, so a foreign object that appears in between is overwritten (a window of milliseconds, stated in the docs).
 - With `on_conflict: fail` and several outputs all keys are looked at before the first is written.
@@ -70,13 +72,14 @@ class Publication:
         self._commit = commit
         self._previous = previous
         source = commit.input
+        claimed_at = commit.claimed_at if commit.claimed_at is not None else commit.committed_at
         self._metadata = {
             JOB: commit.job_id,
             GENERATION: str(commit.generation),
             HOP: str(source.hop + 1),
             FUNCTION: commit.function,
             INPUT: _digest(source.bucket, source.key),
-            ORDER: f"{source.last_modified:012d}-{max(0, int(commit.committed_at * 1000)):015d}",
+            ORDER: f"{source.last_modified:012d}-{max(0, int(claimed_at * 1000)):015d}",
         }
 
     def run(self) -> Manifest:
@@ -203,7 +206,7 @@ class Publication:
         if seen is Seen.newer:
             error = JobError(
                 code="superseded",
-                message=f"{output.bucket}/{output.key} holds the result of a newer content of this input already",
+                message=f"{output.bucket}/{output.key} holds the result of a newer content or of a later call",
                 hint="Nothing is to be done: the newer job has its own results.",
             )
             raise _Stop("cancelled", error)
