@@ -75,7 +75,8 @@ class AgentSettings(_Group):
     heartbeat_s: float = Field(default=2.0, gt=0)
     """Seconds between two heartbeats of an agent, and between two renewals of its leases."""
     inline_bytes: int = Field(default=64 * 1024, ge=0)
-    """Bytes: outputs up to this size travel inside the commit record, larger ones through the attempt's prefix."""
+    """Bytes: outputs up to this size travel inside the commit record, larger ones through the attempt's prefix; so do
+    small ones when a job has more than 1 MiB of them."""
     work_dir: Path | None = None
     """Folder for inputs, outputs and function code. Default: a private folder below the system's temporary one."""
     environments_dir: Path | None = None

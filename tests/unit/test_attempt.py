@@ -36,6 +36,7 @@ from tidemill.testing import MemoryLedger, MemoryStore
 from tidemill_workers import attempt as attempt_module
 from tidemill_workers.agent.fleet import Fleet
 from tidemill_workers.agent.leases import LeaseKeeper
+from tidemill_workers.agent.outputs import Collected, collect
 from tidemill_workers.agent.runners import Outcome, Task
 from tidemill_workers.agent.starting import StartFailed
 from tidemill_workers.attempt import Attempt, Workshop
@@ -182,6 +183,33 @@ def test_a_large_output_goes_through_the_attempts_prefix(scene: Scene) -> None:
     assert by_name["big.bin"].attempt_key is not None
     assert base64.b64decode(by_name["sub/small.txt"].inline or "") == b"s"
     assert scene.store.get("outbox", "fn/a.txt/big.bin") == body
+
+
+def test_many_small_outputs_leave_the_commit_record_small_and_are_all_published(scene: Scene) -> None:
+    files = {f"{number:03}.bin": bytes([number]) * 65536 for number in range(200)}
+    scene.shop = replace(scene.shop, inline_bytes=65536)
+    scene.runner.behave = lambda task: scene.outcome(task, files)
+    job = scene.work(scene.claim())
+    commit = scene.record.get_commit("fn", job.id, 1)
+    assert commit is not None
+    assert len(commit.model_dump_json()) < 2 * 2**20
+    assert sum(output.inline is not None for output in commit.outputs) == 16, "1 MiB of them"
+    assert {name: scene.store.get("outbox", f"fn/a.txt/{name}") for name in files} == files
+    assert len(scene.manifest(job).outputs) == 200
+
+
+def test_an_output_that_grows_while_it_is_read_is_not_inline(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    def short(folder: Path) -> Collected:
+        found = collect(folder)
+        return Collected([replace(file, size=1) for file in found.files], found.skipped)
+
+    monkeypatch.setattr(attempt_module, "collect", short)
+    scene.runner.behave = lambda task: scene.outcome(task, {"big.bin": b"x" * 1000})
+    job = scene.work(scene.claim())
+    commit = scene.record.get_commit("fn", job.id, 1)
+    assert commit is not None
+    assert (commit.outputs[0].inline, commit.outputs[0].size) == (None, 1000)
+    assert scene.store.get("outbox", "fn/a.txt/big.bin") == b"x" * 1000
 
 
 def test_an_exception_is_tried_again_until_attempts_are_used_up(scene: Scene) -> None:

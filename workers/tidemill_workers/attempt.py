@@ -44,6 +44,7 @@ RETRY_BASE_S = 0.5
 RETRY_MAX_S = 60.0
 START_RETRY_BASE_S = 2.0  # what keeps a runner from starting (the network, memory) takes longer to pass
 COMMIT_PATIENCE_S = 60.0
+COMMIT_INLINE_BYTES = 2**20  # in all: a record is one request, and many hold it in memory
 DISK_ROOM_BYTES = 2**20  # a function on a disk with less would fail, and not by its own fault
 _WHY_CHARS = 300
 log = structlog.get_logger(__name__)
@@ -91,6 +92,7 @@ class Attempt:
         self._log = _LogKeeper(shop.log_bytes)
         self._started_at = shop.now()
         self._why = ""  # it was given back
+        self._inline_room = COMMIT_INLINE_BYTES
 
     def work(self) -> None:
         """Bring the job to an end, or give it back. Never raises for what functions or servers do."""
@@ -220,18 +222,21 @@ class Attempt:
         return self._end(function, end)
 
     def _pack(self, function: FunctionRecord, file: OutputFile) -> CommitOutput:
-        """Put a small output into the commit record itself, a large one under the attempt's prefix."""
+        """Put a small output into the commit record itself while it has room, others under the attempt's prefix."""
         shop = self._shop
         try:
             bucket, key = output_key(function.spec, self._job, file.name, platform_bucket=shop.record.bucket)
         except ValueError as error:
             raise _Unplaceable(f"{file.name!r}: {error}") from error
+        room = min(shop.inline_bytes, self._inline_room)
         with file.open() as source:
-            if file.size <= shop.inline_bytes:
-                body = source.read()
+            # It may have grown since it was found.
+            if file.size <= room and len(body := source.read(room + 1)) <= room:
+                self._inline_room -= len(body)
                 inline = base64.b64encode(body).decode("ascii")
                 digest, size, attempt_key = hashlib.sha256(body).hexdigest(), len(body), None
             else:
+                source.seek(0)
                 digest, size = _digest(source)
                 source.seek(0)
                 inline, attempt_key = None, shop.record.attempt_prefix(self._claim.token) + digest
