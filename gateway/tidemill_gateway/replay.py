@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 
-from tidemill.errors import Conflict, InvalidSpec, NotFound, TidemillError
+from tidemill.errors import Conflict, InvalidSpec, NotAllowed, NotFound, TidemillError
 from tidemill.ledger.api import Ledger
 from tidemill.models import FunctionRecord, JobState
 from tidemill.record import Record
@@ -145,6 +145,8 @@ class Replays:
                 done.started += taken.created
                 if taken.ignored:
                     _count(done.ignored, "loop guard")
+                if taken.refused:
+                    _count(done.ignored, "not readable")
                 self._metrics.jobs_accepted.labels("replay").inc(taken.created)
 
     # -- failed jobs ---------------------------------------------------------------------------------------------
@@ -217,7 +219,7 @@ class Replays:
             return ""
         try:
             self._calls.retry(owner, job_id)
-        except (NotFound, Conflict) as error:
+        except (NotFound, Conflict, InvalidSpec, NotAllowed) as error:  # the last two: its input is refused
             return error.error_code
         return ""
 

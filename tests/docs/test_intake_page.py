@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tidemill.models import Trigger
+from tidemill.store.signed import error_of
 from tidemill_gateway.intake import rules
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "intake.md"
@@ -16,6 +17,8 @@ _TRIGGER = Trigger(bucket="inbox", prefix="in/", max_size=1000)
 
 def _said(key: str, size: int, what: str) -> str | None:
     by_hop = rules.ignored_hop(9, 8) if what.startswith("results that went round") else None
+    if what.startswith("objects that the store refuses"):
+        return rules.refused(error_of(403, "inbox/in/denied.jpg", "HEAD inbox/in/denied.jpg: 403"))
     limit = _TRIGGER if what.startswith("objects above") else Trigger(bucket="inbox", prefix="in/")
     return rules.ignored_name(key) or rules.ignored_size(size, limit) or by_hop
 
@@ -29,5 +32,6 @@ def test_every_rule_has_an_example() -> None:
     reasons = "\n".join(row[3] for row in ROWS)
     for ending in rules.ENDINGS:
         assert f"temporary name: *{ending}\n" in reasons + "\n"
-    for word in ("folder marker", "hidden name", "thumbs.db", "~$*", "*.partial*", "empty", "too large", "loop guard"):
+    words = ("folder marker", "hidden name", "thumbs.db", "~$*", "*.partial*", "empty", "too large", "loop guard")
+    for word in (*words, "not readable"):
         assert word in reasons

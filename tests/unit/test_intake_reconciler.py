@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from pydantic import SecretStr
 
-from tidemill.errors import StoreUnavailable
+from tidemill.errors import InvalidSpec, NotAllowed, NotFound, StoreUnavailable, TidemillError
 from tidemill.models import FunctionRecord, FunctionSpec, JobInput, RequestRecord
 from tidemill.record import Record, keys
 from tidemill.settings import GatewaySettings, IntakeSettings
@@ -26,7 +27,15 @@ class Costly(MemoryStore):
         self.cpu = 0.0
         self.listed: list[str] = []
         self.away: set[str] = set()
+        self.refused: dict[str, TidemillError] = {}
+        self.asked: list[str] = []
         self.world: World | None = None
+
+    def head(self, bucket: str, key: str, version_id: str | None = None) -> ObjectInfo | None:
+        self.asked.append(key)
+        if key in self.refused:
+            raise self.refused[key]
+        return super().head(bucket, key, version_id)
 
     def pages(self, bucket: str, prefix: str = "", start_after: str | None = None) -> Iterator[list[ObjectInfo]]:
         if bucket == "inbox":
@@ -199,3 +208,58 @@ def test_a_prefix_that_cannot_be_listed_holds_up_no_other_one() -> None:
     world.store.away.clear()
     world.run_until(10.0)
     assert world.keys() == {"a/1", "b/1"}
+
+
+@pytest.mark.parametrize("refusal", [InvalidSpec("HEAD: 400"), NotAllowed("HEAD: 403"), NotFound("no bucket")])
+@pytest.mark.parametrize("others", [2, 2001], ids=["few", "several pages"])
+def test_an_object_that_the_store_refuses_to_show_is_noted_and_holds_up_no_other_one(
+    refusal: TidemillError, others: int
+) -> None:
+    world = World("in/")
+    world.store.refused["in/0-sse-c"] = refusal
+    for name in ("0-sse-c", *(f"{number:05}" for number in range(1, others + 1))):
+        world.store.put("inbox", f"in/{name}", b"x")
+    world.reconciler.round()
+    assert {job.input.key for job in world.ledger.iter_open()} == {f"in/{n:05}" for n in range(1, others + 1)}
+    ((bucket, key, reason, _),) = world.ledger.ignored()
+    assert (bucket, key) == ("inbox", "in/0-sse-c")
+    assert reason == f"not readable: {refusal}"
+
+
+def test_a_refused_object_is_asked_for_again_after_minutes_and_becomes_one_job_when_the_refusal_is_over() -> None:
+    world = World("in/")
+    world.store.refused["in/a"] = NotAllowed("HEAD: 403")
+    world.store.put("inbox", "in/a", b"x")
+    listings = world.run_until(1000.0)
+    assert len(listings) > 400
+    assert 3 <= world.store.asked.count("in/a") <= 5
+    world.store.refused.clear()
+    world.run_until(1310.0)
+    assert world.keys() == {"in/a"}
+    asked = len(world.store.asked)
+    world.run_until(2000.0)
+    assert len(world.store.asked) == asked, "a job is asked for no more"
+
+
+def test_new_content_of_a_refused_object_is_taken_by_the_next_listing() -> None:
+    world = World("in/")
+    world.store.refused["in/a"] = NotAllowed("HEAD: 403")
+    world.store.put("inbox", "in/a", b"x")
+    world.run_until(10.0)
+    world.store.refused.clear()
+    world.store.put("inbox", "in/a", b"new")
+    world.run_until(15.0)
+    assert world.keys() == {"in/a"}
+
+
+def test_a_store_that_fails_for_one_object_keeps_those_beside_it_from_nothing() -> None:
+    world = World("in/")
+    world.store.refused["in/a"] = StoreUnavailable("500")
+    for name in ("a", "b"):
+        world.store.put("inbox", f"in/{name}", b"x")
+    world.run_until(5.0)
+    assert world.keys() == {"in/b"}
+    assert world.ledger.ignored() == []
+    world.store.refused.clear()
+    world.run_until(10.0)
+    assert world.keys() == {"in/a", "in/b"}

@@ -11,8 +11,9 @@ Two lanes, each with at most 2 % of a core, so that a bucket of millions does no
 - *cold*: the other prefixes, one after the other, each followed by the pause that its cost asks for; every one at least
   once a day. Between two of its pages the hot lane is served.
 
-A prefix that cannot be listed waits for its next turn and holds up no other one. After a change of the ledger's epoch,
-and after a replay, everything is hot once.
+A prefix that cannot be listed waits for its next turn and holds up no other one. An object that the store refuses to
+show is noted as ignored, holds up none of those behind it, and is tried again after some minutes. After a change of the
+ledger's epoch, and after a replay, everything is hot once.
 
 One gateway does it, the holder of the lease `reconciler`. Request records (API calls) are listed too, with at most 1 %
 of a core: one that the ledger does not know, because it lost its memory or because the gateway died between the record
@@ -25,6 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -51,10 +53,12 @@ _SHORTEST_S = 0.05
 _YOUNG_REQUEST_S = 3.0
 _TAKERS = 4
 _LEASE_S = 4.0
+_REFUSED_S = 300.0
 _COMPLAIN_S = 10.0
 T = TypeVar("T")
 Open = tuple[str, str, int]  # function, job id, generation
 Place = tuple[str, str]  # bucket, prefix
+Seen = tuple[str, str, str, float]  # bucket, key, ETag, time of last modification
 log = structlog.get_logger(__name__)
 
 
@@ -104,6 +108,8 @@ class Reconciler:
         self._says_head: Memo[str, str] = Memo(100_000, 3600.0)
         # What a HEAD showed to be no job (hop count): its identity.
         self._no_job: Memo[str, bool] = Memo(100_000, 600.0)
+        # What the store refused to show; asked for again when this is forgotten.
+        self._refused: Memo[Seen, bool] = Memo(100_000, _REFUSED_S, ticks)
         self._finished: Memo[Open, bool] = Memo(100_000, 3600.0)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -286,7 +292,7 @@ class Reconciler:
         new = {
             (info.bucket, info.key): info
             for job_id, info, is_known in zip(ids, infos, known, strict=True)
-            if not is_known and not self._no_job.get(job_id)
+            if not is_known and not self._no_job.get(job_id) and not self._refused.get(_seen(info))
         }
         cpu = self._cpu_s()
         self._each(lambda info: self._take(table, info), new.values())
@@ -310,6 +316,8 @@ class Reconciler:
         taken = self._submitter.listed(table, info.bucket, info.key)
         if taken.created:
             self._metrics.jobs_accepted.labels("listing").inc(taken.created)
+        if taken.refused:
+            self._refused.put(_seen(info), True)
         for record, _ in current_targets(table, info):
             listed_id, head_id = identity(record, self._store.name, info), taken.ids.get(record.name)
             if taken.ignored:
@@ -379,18 +387,31 @@ class Reconciler:
         """Do it for all, a few at once when there are many. The first error is raised after all were tried."""
         found = list(entries)
         if len(found) < _TAKERS:
-            for entry in found:
-                action(entry)
-            return
-        with ThreadPoolExecutor(_TAKERS, thread_name_prefix="reconciler") as pool:
-            for done in [pool.submit(action, entry) for entry in found]:
-                done.result()
+            errors = [error for entry in found if (error := _error_of(action, entry)) is not None]
+        else:
+            with ThreadPoolExecutor(_TAKERS, thread_name_prefix="reconciler") as pool:
+                errors = [error for error in pool.map(partial(_error_of, action), found) if error is not None]
+        if errors:
+            raise errors[0]
 
     def _complain(self, error: TidemillError, **where: str) -> None:
         now = self._ticks()
         if now - self._complained_at >= _COMPLAIN_S:
             self._complained_at = now
             log.warning("reconciler.broke_off", code=error.error_code, error=str(error), **where)
+
+
+def _seen(info: ObjectInfo) -> Seen:
+    return info.bucket, info.key, info.etag, info.last_modified
+
+
+def _error_of(action: Callable[[T], None], entry: T) -> TidemillError | None:
+    """Do it for one; give the error that came of it."""
+    try:
+        action(entry)
+    except TidemillError as error:  # raised by the caller when all were tried
+        return error
+    return None
 
 
 def _chunks(entries: Iterable[T], size: int) -> Iterator[list[T]]:

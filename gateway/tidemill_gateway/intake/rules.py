@@ -7,7 +7,9 @@
 4. Empty objects wait until they have content: mounts and some tools create a file empty first.
 5. Objects above the trigger's `max_size`.
 6. Results whose hop count is above the limit (a result that started a job, whose result started a job, and so on).
-7. Objects older than the trigger: they are for `replay`. Not listed, for there may be millions.
+7. Objects that a listing shows and that cannot be looked at: their HEAD is refused (a key of the customer's, a denied
+   object), or no request can name them. They are tried again every few minutes.
+8. Objects older than the trigger: they are for `replay`. Not listed, for there may be millions.
 
 An object that matches no trigger (bucket, prefix, suffix) was never meant, and is not listed. The platform bucket can
 have no trigger. The reasons below are what people read in the list of ignored objects.
@@ -15,8 +17,10 @@ have no trigger. The reasons below are what people read in the list of ignored o
 
 from __future__ import annotations
 
+from tidemill.errors import TidemillError
 from tidemill.models import Trigger
 
+_REASON_CHARS = 300
 ENDINGS = (".tmp", ".part", ".filepart", ".crdownload", ".part.minio", ".swp")
 
 
@@ -56,6 +60,11 @@ def ignored_hop(hop: int, max_hops: int) -> str | None:
     if hop > max_hops:
         return f"loop guard: hop count {hop} is above {max_hops}"
     return None
+
+
+def refused(error: TidemillError) -> str:
+    """Give the reason why an object that cannot be looked at is no job (rule 7)."""
+    return f"not readable: {error.message[:_REASON_CHARS]}"
 
 
 def hop_of(metadata: str | None) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 
 import structlog
 
+from tidemill.errors import InvalidSpec, NotAllowed, NotFound
 from tidemill.failpoints import failpoint
 from tidemill.ledger.api import Ledger, NewJob, Submitted
 from tidemill.models import BucketEvent, FunctionRecord, JobInput, Trigger, object_job_id
@@ -32,12 +33,13 @@ log = structlog.get_logger(__name__)
 class Taken:
     """What became of one object: its identity by HEAD for each function, how many jobs are new, or that it is none.
 
-    `moved`: the table of functions is an old one, so not everything was done.
+    `refused`: the store does not show it. `moved`: the table of functions is an old one, so not everything was done.
     """
 
     ids: Mapping[str, str]
     created: int = 0
     ignored: bool = False
+    refused: bool = False
     moved: bool = False
 
 
@@ -80,8 +82,14 @@ class Submitter:
         return Taken({})
 
     def listed(self, table: Table, bucket: str, key: str) -> Taken:
-        """Take an object that a listing shows and the ledger does not know. Raises as `event`."""
-        info = self._store.head(bucket, key)
+        """Take an object that a listing shows and the ledger does not know. One that cannot be looked at is noted, so
+        that it keeps no other from being taken. Raises as `event`."""
+        try:
+            info = self._store.head(bucket, key)
+        except (InvalidSpec, NotAllowed, NotFound) as error:
+            if self.note(bucket, key, rules.refused(error)):
+                log.info("intake.not_readable", bucket=bucket, key=key, code=error.error_code, error=error.message)
+            return Taken({}, refused=True)
         return self._take(table, info, look_first=True) if info is not None else Taken({})
 
     def lively(self, within_s: float) -> list[tuple[str, str]]:
@@ -90,10 +98,12 @@ class Submitter:
         with self._lively_lock:
             return sorted(place for place, at in self._lively.items() if at >= oldest)
 
-    def note(self, bucket: str, key: str, reason: str) -> None:
-        """Tell the operator why an object is no job; once, not with each listing."""
-        if self._noted.put((bucket, key, reason), None):
+    def note(self, bucket: str, key: str, reason: str) -> bool:
+        """Tell the operator why an object is no job; once, not with each listing. Gives whether it is news."""
+        news = self._noted.put((bucket, key, reason), None)
+        if news:
             self._ledger.note_ignored(bucket, key, reason)
+        return news
 
     def _take(self, table: Table, info: ObjectInfo, *, look_first: bool, version: int | None = None) -> Taken:
         hop = rules.hop_of(info.metadata.get(HOP))
@@ -141,7 +151,7 @@ class Submitter:
 
 
 def current_targets(table: Table, info: ObjectInfo) -> Sequence[tuple[FunctionRecord, Trigger]]:
-    """Give the functions whose trigger matches the object and is not younger than it (rule 7)."""
+    """Give the functions whose trigger matches the object and is not younger than it (rule 8)."""
     found = table.targets(info.bucket, info.key)
     return [pair for pair in found if pair[0].takes(pair[1], info.key, info.last_modified)]
 
