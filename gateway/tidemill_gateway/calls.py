@@ -144,12 +144,11 @@ class Calls:
             stored = self._record.put_request(request)
             failpoint("accept.request_stored")
         if stored.fingerprint != fingerprint:
-            raise Conflict(
-                f"the idempotency key {call.key!r} was used for {function.name} with another content",
-                hint="Use another key for another input or other parameters.",
-                code="idempotency_conflict",
-            )
-        return self._submit(function, stored, look_first=False, via="api")
+            raise _other_content(call)
+        job = self._submit(function, stored, look_first=False, via="api")
+        if not self._same_call(job, stored):
+            raise _other_content(call)
+        return job
 
     def function(self, name: str) -> FunctionRecord:
         """Give a function. The bucket has the last word: a ledger that was lost knows none until it is restored.
@@ -195,6 +194,15 @@ class Calls:
         if info is None:
             raise NotFound(f"the payload of job {job_id} is gone from the store", hint="Send it again.")
         return input_of(info, name=safe_name(subject.name))
+
+    def _same_call(self, job: Job, request: RequestRecord) -> bool:
+        """Whether a job of this id is the one that was called for. Retention takes a request before its manifest: a job
+        that ended long ago may have come from the same key with another content."""
+        was, now = job.input, request.input
+        same = (was.bucket, was.key, job.params) == (now.bucket, now.key, request.params)
+        if not same or now.bucket == self._record.bucket:
+            return same  # the key of a payload holds the digest of its content
+        return (was.etag, was.size) == (now.etag, now.size)
 
     def _submit(self, function: FunctionRecord, request: RequestRecord, *, look_first: bool, via: str) -> Job:
         submitted = self._submitter.submit(
@@ -309,6 +317,14 @@ class Calls:
                 hint="The changed object is a job of its own; `tidemill job list` shows it.",
                 code="input_changed",
             )
+
+
+def _other_content(call: Call) -> Conflict:
+    return Conflict(
+        f"the idempotency key {call.key!r} was used for {call.function} with another content",
+        hint="Use another key for another input or other parameters.",
+        code="idempotency_conflict",
+    )
 
 
 def _not_over(job_id: str, state: str) -> Conflict:

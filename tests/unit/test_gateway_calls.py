@@ -1,0 +1,109 @@
+"""Accept, cancel, retry and find in moments that are hard to meet with real servers; ledger and store are the twins."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from tidemill.errors import Conflict
+from tidemill.ledger.api import AgentReport, Claim
+from tidemill.models import FunctionRecord, FunctionSpec, Job, JobError, Placement
+from tidemill.record import Record, keys
+from tidemill.record.ending import End, finish
+from tidemill.settings import GatewaySettings, IntakeSettings
+from tidemill.testing import MemoryLedger, MemoryStore
+from tidemill_gateway.calls import Call, Named, Payload
+from tidemill_gateway.services import Services
+
+AGENT = "pool-000001"
+FAILED = End("failed", JobError(code="function_failed"))
+
+
+class Site:
+    """A gateway's calls over twins, with the function `echo`, and an agent that is none."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.store = MemoryStore(clock=lambda: self.now)
+        self.record = Record(self.store)
+        self.record.prepare()
+        self.store.ensure_bucket("inbox")
+        self.ledger = MemoryLedger()
+        self.ledger.begin_epoch(1, 1)
+        params = {"n": {"type": "integer", "default": 1}}
+        spec = FunctionSpec.model_validate({"name": "echo", "handler": "w:f", "params": params})
+        self.function = FunctionRecord(spec=spec, revision="r1", deployed_at=0.0, triggers_since=0.0)
+        self.ledger.put_function(self.function)
+        self.record.put_function(self.function)
+        self.services = Services(
+            ledger=self.ledger,
+            record=self.record,
+            store=self.store,
+            bell=lambda *_: "",
+            gateway=GatewaySettings(token=SecretStr("t")),
+            intake=IntakeSettings(),
+        )
+        self.owner = self.services.owner
+        self.calls = self.services.calls
+
+    def accept(self, content: bytes, key: str | None = None, params: Mapping[str, Any] | None = None) -> Job:
+        payload = Payload("a.txt", io.BytesIO(content))
+        return self.calls.accept(self.owner, Call("echo", payload, params or {}, key))
+
+    def name(self, key: str | None = None, version_id: str | None = None) -> Job:
+        return self.calls.accept(self.owner, Call("echo", Named("inbox", "a.txt", version_id), {}, key))
+
+    def claim(self, job_id: str) -> Claim:
+        self.ledger.heartbeat(AgentReport(AGENT, "pool", 4, state="ready"))
+        assert self.ledger.release(job_id, AGENT, Placement(pool="pool", reason="the only one"))
+        [claim] = self.ledger.claim(AGENT, 1, 30.0)
+        return claim
+
+    def end(self, job_id: str, end: End | None = None) -> None:
+        assert finish(self.ledger, self.record, self.claim(job_id), self.function, end or End("succeeded")) is not None
+
+    def remove(self, *names: str) -> None:
+        """Do what retention does in its time."""
+        for name in names:
+            assert self.store.head("tidemill", name) is not None
+            self.store.delete("tidemill", name)
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_key_whose_request_had_its_time_gives_no_result_of_another_content(site: Site, forgotten: bool) -> None:
+    job = site.accept(b"first", key="k")
+    site.end(job.id)
+    site.remove(keys.request("echo", job.id, 1), job.input.key)
+    if forgotten:
+        site.ledger.expire(1e12)
+    site.now += 1000
+    again = site.accept(b"first", key="k")
+    assert (again.id, again.state) == (job.id, "succeeded")
+    for content, params in ((b"second", {}), (b"first", {"n": 2})):
+        site.remove(keys.request("echo", job.id, 1))
+        for _ in range(2):
+            with pytest.raises(Conflict) as refused:
+                site.accept(content, "k", params)
+            assert refused.value.error_code == "idempotency_conflict"
+
+
+def test_a_key_whose_request_had_its_time_gives_no_result_of_an_object_that_changed(site: Site) -> None:
+    site.store.put("inbox", "a.txt", b"first")
+    job = site.name("k")
+    site.end(job.id)
+    site.remove(keys.request("echo", job.id, 1))
+    assert site.name("k").id == job.id
+    site.remove(keys.request("echo", job.id, 1))
+    site.store.put("inbox", "a.txt", b"second")
+    with pytest.raises(Conflict) as refused:
+        site.name("k")
+    assert refused.value.error_code == "idempotency_conflict"
