@@ -183,6 +183,8 @@ JOB_HINTS: Mapping[str, str] = {
     "then `tidemill job retry ID`.",
     "no_capacity": NoCapacity.default_hint,
     "input_gone": "Upload the input again: that is a new job.",
+    "input_too_large": "Split the input, or give the agents a work folder on a larger disk (TIDEMILL_AGENT__WORK_DIR); "
+    "then `tidemill job retry ID`.",
     "superseded": "Nothing is to be done: what lies under this key now is a job of its own.",
     "function_deleted": "Deploy the function again, then `tidemill job retry ID`.",
     "cancelled": JobCancelled.default_hint,

@@ -327,7 +327,7 @@ def test_an_agent_whose_disk_is_full_gives_the_job_back_uncounted_and_works_when
     claim = scene.claim(max_attempts=1)
     with monkeypatch.context() as patch:
         if when == "before it begins":
-            patch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=4096))
+            patch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=4096, total=2**40))
         else:
             patch.setattr(scene.store, "download", no_room)
         job = scene.work(claim)
@@ -335,6 +335,23 @@ def test_an_agent_whose_disk_is_full_gives_the_job_back_uncounted_and_works_when
     assert f"trouble on {AGENT}: [Errno 28]" in job.history[-1].detail
     scene.ledger.begin_epoch(1, 0)
     assert scene.work(scene.claim_again(job.id)).state is JobState.succeeded
+
+
+def test_an_input_that_no_emptying_of_the_disk_makes_room_for_fails_and_is_not_fetched(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SimpleNamespace(free=3 * 2**20, total=4 * 2**20)
+    fits, too_large = scene.claim(b"x" * 4 * 2**20, key="fn/fits"), scene.claim(b"x" * (4 * 2**20 + 1), key="fn/large")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: disk)
+    assert scene.work(fits).state is JobState.succeeded, "the space that is free decides nothing"
+    monkeypatch.setattr(scene.store, "download", lambda *_, **__: pytest.fail("fetched"))
+    job = scene.work(too_large)
+    assert (job.state, job.error and job.error.code) == (JobState.failed, "input_too_large")
+    assert job.error is not None
+    assert "4,194,305 bytes" in job.error.message
+    assert "4,194,304 bytes" in job.error.message
+    assert job.error.hint is not None
+    assert "TIDEMILL_AGENT__WORK_DIR" in job.error.hint
 
 
 def test_a_store_that_takes_nothing_costs_no_attempt_and_the_reason_is_told(

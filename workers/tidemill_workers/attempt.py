@@ -27,10 +27,10 @@ from typing import BinaryIO, Protocol
 
 import structlog
 
-from tidemill.errors import NotFound, PreconditionFailed, ServiceUnavailable
+from tidemill.errors import JOB_HINTS, NotFound, PreconditionFailed, ServiceUnavailable
 from tidemill.failpoints import failpoint, now
 from tidemill.ledger.api import Claim, Ledger
-from tidemill.models import CommitOutput, Cost, FunctionRecord, Job, JobError
+from tidemill.models import CommitOutput, Cost, FunctionRecord, Job, JobError, JobInput
 from tidemill.record import Record
 from tidemill.record.ending import End, finish, output_key, resume
 from tidemill.store import Downloaded
@@ -142,8 +142,11 @@ class Attempt:
 
     def _run(self, function: FunctionRecord, file: Path, outputs: Path, lease: Lease) -> str:
         shop, source = self._shop, self._job.input
-        if shutil.disk_usage(shop.work_dir).free < DISK_ROOM_BYTES:
+        disk = shutil.disk_usage(shop.work_dir)
+        if disk.free < DISK_ROOM_BYTES:
             raise OSError(errno.ENOSPC, "the disk is full", str(shop.work_dir))
+        if source.size > disk.total:
+            return self._end(function, End("failed", _too_large(source, shop.agent, disk.total)))
         try:
             got = shop.record.store.download(
                 source.bucket, source.key, file, etag=source.etag or None, version_id=source.version_id
@@ -413,6 +416,15 @@ def _task(job: Job, claim: Claim, function: FunctionRecord, file: Path, outputs:
         params={**params, **job.params},
         outputs=outputs,
         timeout_s=function.spec.limits.timeout,
+    )
+
+
+def _too_large(source: JobInput, agent: str, disk_bytes: int) -> JobError:
+    return JobError(
+        code="input_too_large",
+        message=f"{source.bucket}/{source.key} has {source.size:,} bytes, more than the whole disk of the work folder"
+        f" on {agent} ({disk_bytes:,} bytes)",
+        hint=JOB_HINTS["input_too_large"],
     )
 
 
