@@ -426,11 +426,11 @@ def test_a_second_attempt_finishes_what_the_first_committed(scene: Scene, monkey
     assert scene.store.get("outbox", "fn/a.txt/result.json") == b'{"ok": true}'
 
 
-def test_a_deleted_function_fails_its_waiting_job(scene: Scene) -> None:
+def test_a_deleted_function_cancels_its_waiting_job(scene: Scene) -> None:
     claim = scene.claim()
     scene.ledger.remove_function("fn")
     job = scene.work(claim)
-    assert (job.state, job.error and job.error.code) == (JobState.failed, "function_deleted")
+    assert (job.state, job.error and job.error.code) == (JobState.cancelled, "function_deleted")
 
 
 def test_too_many_outputs_fail_the_job_and_publish_none(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,7 +130,7 @@ class Attempt:
                 message=f"the function {self._job.function} was deleted while this job waited",
                 hint="Deploy it again, then `tidemill job retry ID`.",
             )
-            return self._end(None, End("failed", gone))
+            return self._end(None, End("cancelled", gone))
         # Local names are ours: a key never becomes a path.
         name = f"job-{claim.token.job_id[:12]}-{secrets.token_hex(4)}"
         file, outputs = shop.work_dir / f"{name}-input", shop.work_dir / f"{name}-outputs"
