@@ -6,6 +6,7 @@ import io
 import os
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -334,6 +335,58 @@ def test_a_foreign_object_is_kept_under_fail(record: Record, kind: str) -> None:
     assert manifest.error.code == "output_conflict"
     assert "out/b.txt" in manifest.error.message
     assert manifest.error.hint
+
+
+class Dying(Exception):
+    """The finisher was killed."""
+
+
+def written_until(record: Record, commit: CommitRecord, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Publish a commit, and die before this output is written."""
+    put = record.store.put
+
+    def dies(bucket: str, name: str, body: bytes, **more: Any) -> Any:
+        if name == f"out/{key}":
+            raise Dying
+        return put(bucket, name, body, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(record.store, "put", dies)
+        with pytest.raises(Dying):
+            record.publish(commit)
+
+
+def test_a_conflict_found_after_a_finisher_died_half_way_names_what_lies_there(
+    record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record.publish(commit_of(record, inline(record, "a.txt", b"of generation 1"), inline(record, "z.txt", b"Z")))
+    names = ("a.txt", "b.txt", "c.txt", "d.txt")
+    commit = commit_of(record, *(inline(record, name, name.encode()) for name in names), generation=2)
+    written_until(record, commit, "d.txt", monkeypatch)
+    for name in ("b.txt", "d.txt"):
+        record.store.put(record.bucket, f"out/{name}", b"mine")
+    manifest = record.publish(commit)
+    assert (manifest.state, manifest.outputs) == ("failed", ())
+    lie = {"out/a.txt": len("a.txt"), "out/c.txt": len("c.txt"), "out/z.txt": 1}
+    assert {output.key: output.size for output in manifest.left} == lie
+
+
+@pytest.mark.parametrize("on_conflict", ["overwrite", "suffix"])
+def test_a_publication_that_stops_names_what_a_finisher_before_it_wrote_under_any_rule(
+    record: Record, on_conflict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record.store.put(record.bucket, "out/c.txt", b"mine")
+    outputs = inline(record, "a.txt", b"A"), large(record, "b.txt", b"B"), inline(record, "c.txt", b"C")
+    commit = commit_of(record, *outputs, inline(record, "d.txt", b"D"), on_conflict=on_conflict)
+    written_until(record, commit, "d.txt", monkeypatch)
+    record.store.delete(record.bucket, "out/b.txt")
+    assert outputs[1].attempt_key is not None
+    record.store.delete(record.bucket, outputs[1].attempt_key)
+    manifest = record.publish(commit)
+    assert manifest.error is not None
+    assert manifest.error.code == "output_lost"
+    kept = "out/c-1.txt" if on_conflict == "suffix" else "out/c.txt"
+    assert [output.key for output in manifest.left] == ["out/a.txt", kept]
 
 
 @pytest.mark.parametrize("kind", ["inline", "large"])

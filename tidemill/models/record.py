@@ -107,7 +107,7 @@ class Manifest(Model):
     input: JobInput
     params: dict[str, Any] = Field(default_factory=dict)
     outputs: tuple[OutputObject, ...] = ()
-    left: tuple[OutputObject, ...] = ()  # outputs of older generations that this one did not replace
+    left: tuple[OutputObject, ...] = ()  # outputs of older generations, or of a publication that stopped
     error: JobError | None = None
     placement: Placement | None = None
     cost: Cost = Cost()

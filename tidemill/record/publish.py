@@ -95,7 +95,7 @@ class Publication:
                 done.append(self._publish(output))
                 failpoint("publish.output_written")
         except _Stop as stop:
-            return self._manifest(stop.state, (), stop.error, left=tuple(done))
+            return self._manifest(stop.state, (), stop.error, left=tuple(self._lying()))
         return self._manifest("succeeded", tuple(done), None)
 
     # -- one output ----------------------------------------------------------------------------------------------
@@ -109,17 +109,17 @@ class Publication:
             if there is not None:
                 self._judge(output, there)
 
+    def _lying(self) -> Iterator[OutputObject]:
+        """What lies there of this commit when the publication stops: a finisher that died may have written more."""
+        for output in self._commit.outputs:
+            with contextlib.suppress(_Stop), _refusals(output):
+                key, there = self._target(output)
+                if there is not None and self._seen(output, there) is Seen.same:
+                    yield _object(output, key)
+
     def _publish(self, output: CommitOutput) -> OutputObject:
         with _refusals(output):
-            key = self._place(output)
-        return OutputObject(
-            bucket=output.bucket,
-            key=key,
-            size=output.size,
-            content_type=output.content_type,
-            sha256=output.sha256,
-            name=output.name,
-        )
+            return _object(output, self._place(output))
 
     def _place(self, output: CommitOutput) -> str:
         """Write the output, or find it written; gives its key."""
@@ -235,7 +235,7 @@ class Publication:
         left: tuple[OutputObject, ...] = (),
     ) -> Manifest:
         commit, previous = self._commit, self._previous
-        older = (*left, *previous.outputs, *previous.left) if previous is not None else left
+        older = (*previous.left, *previous.outputs, *left) if previous is not None else left
         current = {(output.bucket, output.key) for output in outputs}
         remaining = {(item.bucket, item.key): item for item in older if (item.bucket, item.key) not in current}
         return Manifest(
@@ -275,6 +275,17 @@ def _refusals(output: CommitOutput) -> Iterator[None]:
             hint=f"Check that the bucket {output.bucket} exists and may be written, then `tidemill job retry ID`.",
         )
         raise _Stop("failed", refused) from error
+
+
+def _object(output: CommitOutput, key: str) -> OutputObject:
+    return OutputObject(
+        bucket=output.bucket,
+        key=key,
+        size=output.size,
+        content_type=output.content_type,
+        sha256=output.sha256,
+        name=output.name,
+    )
 
 
 def _conflict(output: CommitOutput, why: str) -> JobError:
