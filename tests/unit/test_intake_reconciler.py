@@ -1,5 +1,6 @@
 """Which prefix is listed when: small inboxes often, large ones as seldom as they cost, all after a new epoch."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -131,6 +132,18 @@ def test_a_damaged_manifest_of_a_retry_does_not_keep_other_requests_from_being_t
     world.reconciler.round()
     assert world.ledger.known([retried, wanted]) == [False, True], "it is over, whatever its manifest says"
     assert [(bucket, key) for bucket, key, _, _ in world.ledger.ignored()] == [(record.bucket, torn)]
+
+
+def test_a_request_is_young_for_seconds_only_also_when_the_clock_of_its_gateway_is_ahead() -> None:
+    world = World("in/")
+    source = JobInput(bucket="inbox", key="in/a", etag="e", size=1)
+    ahead, young = "1" * 32, "2" * 32
+    for job_id, created_at in ((ahead, time.time() + 7200.0), (young, time.time() - 0.1)):
+        world.services.record.put_request(
+            RequestRecord(job_id=job_id, function="echo", input=source, created_at=created_at)
+        )
+    world.reconciler.round()
+    assert world.ledger.known([ahead, young]) == [True, False], "its own gateway submits the young one right now"
 
 
 def test_a_small_inbox_is_listed_at_its_own_pace_beside_a_large_one() -> None:

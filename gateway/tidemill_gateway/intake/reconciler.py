@@ -363,7 +363,8 @@ class Reconciler:
     def _take_request(self, function: str, job_id: str, generation: int) -> None:
         request = self._record.get_request(function, job_id, generation)
         failpoint("reconciler.request_read")
-        if request is None or self._clock() - request.created_at < _YOUNG_REQUEST_S:
+        # One from a clock that is ahead is not young: it would wait until ours has come there.
+        if request is None or 0 <= self._clock() - request.created_at < _YOUNG_REQUEST_S:
             return
         found = self._catalogue.current().functions.get(function) or self._record.get_function(function)
         job = NewJob(
