@@ -35,7 +35,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from tidemill.errors import NotAllowed, NotFound, TidemillError
+from tidemill.errors import InvalidSpec, NotAllowed, NotFound, TidemillError
 from tidemill.failpoints import failpoint
 from tidemill.ledger.api import Ledger
 from tidemill.record import Record, keys
@@ -329,7 +329,7 @@ class Retention:
                 return False
             source = manifest.input
             there = self.record.store.head(source.bucket, source.key)
-        except (NotAllowed, NotFound) as error:
+        except (InvalidSpec, NotAllowed, NotFound) as error:
             log.debug("retention.unsure", job_id=job_id, error=str(error))
             return False
         except TidemillError as error:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tidemill.errors import StoreUnavailable
+from tidemill.errors import InvalidSpec, NotAllowed, StoreUnavailable
 from tidemill.ledger.api import AgentReport, Claim, Memory, NewJob
 from tidemill.models import (
     CancelRecord,
@@ -22,6 +22,7 @@ from tidemill.models import (
 )
 from tidemill.record import Record
 from tidemill.record.ending import End, finish
+from tidemill.store import ObjectInfo
 from tidemill.testing import MemoryLedger, MemoryStore
 from tidemill_placement.rebuild import rebuild
 from tidemill_placement.retention import Lifetimes, Retention
@@ -265,6 +266,27 @@ def test_a_manifest_whose_inputs_bucket_is_missing_stays(site: Site) -> None:
     site.store._buckets.pop("inbox")
     site.tidy(200 * DAY)
     assert len(site.left("manifests/")) == 1
+
+
+@pytest.mark.parametrize("refusal", [InvalidSpec("HEAD: 400"), NotAllowed("HEAD: 403")])
+def test_an_input_that_the_store_refuses_to_show_keeps_its_manifest_and_no_other_one(
+    site: Site, monkeypatch: pytest.MonkeyPatch, refusal: Exception
+) -> None:
+    dropped = {site.drop(key): key for key in ("a", "b", "c")}
+    first, *others = sorted(dropped)  # as they are listed
+    denied = dropped[first]
+    for job_id in others:
+        site.store.delete("inbox", dropped[job_id])
+    head = site.store.head
+
+    def refusing(bucket: str, key: str, version_id: str | None = None) -> ObjectInfo | None:
+        if key == denied:
+            raise refusal
+        return head(bucket, key, version_id)
+
+    monkeypatch.setattr(site.store, "head", refusing)
+    site.tidy(200 * DAY)
+    assert [job_id for _, job_id, _ in site.record.manifests()] == [first]
 
 
 def test_a_damaged_manifest_stays_and_hinders_nothing(site: Site) -> None:
