@@ -234,7 +234,9 @@ class Planner:
     # -- jobs that shall not run ---------------------------------------------------------------------------------
     def _sort_out(self, backlog: Sequence[Backlog], now: float) -> list[Backlog]:
         """Take out the queues whose jobs are ended here: functions that are gone, or cannot start."""
-        if backlog and now - self._failures_at > _FAILURES_S:
+        # A verdict that ends jobs is read after them: a deploy in between has lifted it.
+        meant = any(queue.function in self._failures for queue in backlog)
+        if meant or (backlog and now - self._failures_at > _FAILURES_S):
             self._failures_at = now
             self._failures = {f.function: f for f in self._ledger.start_failures() if f.permanent >= _PERMANENT_STARTS}
         rest = []

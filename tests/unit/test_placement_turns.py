@@ -275,6 +275,33 @@ def test_waiting_jobs_of_a_function_that_cannot_start_fail_with_its_traceback(ho
     assert house.state(_id(2)) is JobState.queued
 
 
+def test_a_function_that_could_not_start_is_tried_again_after_a_deploy_and_after_ten_minutes(house: House) -> None:
+    record = house.function()
+    house.pool()
+
+    def fails() -> None:
+        for _ in range(3):
+            house.ledger.start_failed("ocr", "r1", JobError(code="start_failed", message="no driver"), permanent=True)
+
+    fails()
+    house.submit(_id(1))
+    house.turn(2.0)
+    assert house.state(_id(1)) is JobState.failed
+    house.ledger.put_function(record)
+    house.submit(_id(2))
+    house.turn(0.1)
+    assert house.state(_id(2)) is JobState.queued, "what was read a moment before the deploy does not count"
+    fails()
+    house.turn(2.0)
+    assert house.state(_id(2)) is JobState.failed
+    house.submit(_id(3))
+    house.turn(597.0)
+    assert house.state(_id(3)) is JobState.failed
+    house.submit(_id(4))
+    house.turn(2.0)
+    assert house.state(_id(4)) is JobState.queued
+
+
 def test_waiting_jobs_of_a_deleted_function_are_cancelled_but_not_those_of_one_the_ledger_lost(house: House) -> None:
     record = house.function()
     house.pool()

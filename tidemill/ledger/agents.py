@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 from tidemill.ledger import wire
-from tidemill.ledger.api import AgentReport, HeartbeatReply, StartFailure
+from tidemill.ledger.api import START_FAILURES_S, AgentReport, HeartbeatReply, StartFailure
 from tidemill.ledger.connection import Arg, Connection
 from tidemill.models import JobError, Placement
 
@@ -51,7 +51,8 @@ class AgentCalls:
         return {name: int(number) for name, number in json.loads(text or "{}").items()}
 
     def start_failed(self, function: str, revision: str, error: JobError, permanent: bool) -> int:
-        args = (f"{function}@{revision}", wire.dumps(wire.plain(error)), int(permanent))
+        life = wire.micros(START_FAILURES_S)
+        args = (f"{function}@{revision}", wire.dumps(wire.plain(error)), int(permanent), life)
         return int(self._connection.run("start_failed", *args, repeat=False))
 
     def start_succeeded(self, function: str, revision: str) -> None:
@@ -59,9 +60,13 @@ class AgentCalls:
 
     def start_failures(self) -> list[StartFailure]:
         keys = self._connection.keys
-        errors, numbers = self._connection.together(("HGETALL", keys.one("failure")), ("HGETALL", keys.one("failures")))
+        hashes = [("HGETALL", keys.one(shape)) for shape in ("failure", "failures", "failed_at")]
+        clock, errors, numbers, times = self._connection.together(("TIME",), *hashes)
+        oldest = clock[0] * 1_000_000 + clock[1] - wire.micros(START_FAILURES_S)
         found = []
         for name, text in sorted(errors.items()):
+            if int(times.get(name, 0)) < oldest:
+                continue
             function, _, revision = name.rpartition("@")
             error = JobError.model_validate_json(text)
             found.append(StartFailure(function, revision, int(numbers.get(name, 0)), error))

@@ -37,6 +37,8 @@ from tidemill.models import (
     PoolSpec,
 )
 
+START_FAILURES_S = 600.0  # so long after the last one a revision's failed starts are forgotten
+
 
 @dataclass(frozen=True, slots=True)
 class Token:
@@ -227,7 +229,8 @@ class PoolState:
 
 @dataclass(frozen=True, slots=True)
 class StartFailure:
-    """A revision whose runner could not start. `permanent` counts failures since the last good start."""
+    """A revision whose runner could not start. `permanent` counts failures since the last good start; all are forgotten
+    with a deploy or delete of the function, in a new epoch, and `START_FAILURES_S` after the last one."""
 
     function: str
     revision: str

@@ -43,6 +43,7 @@ SHAPES: dict[str, str] = {
     "version": "version",  # counter: grows with each change of a function or pool
     "failures": "failures",  # hash: `function@revision` -> permanent start failures
     "failure": "failure",  # hash: `function@revision` -> last error, JSON
+    "failed_at": "failed_at",  # hash: `function@revision` -> time of the last failure (us)
     # notes for operators
     "ignored": "ignored",  # hash: `bucket/key` -> JSON of reason and time
     "ignored_at": "ignored_at",  # zset: `bucket/key` by time (us)

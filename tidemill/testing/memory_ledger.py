@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from tidemill.ledger import wire
 from tidemill.ledger.api import (
+    START_FAILURES_S,
     AgentReport,
     Backlog,
     HeartbeatReply,
@@ -48,7 +49,7 @@ class MemoryLedger(MemoryJobs):
         self._pools: dict[str, PoolSpec] = {}
         self._leases: dict[str, tuple[str, int]] = {}
         self._scaling: dict[str, int] = {}
-        self._failures: dict[tuple[str, str], StartFailure] = {}
+        self._failures: dict[tuple[str, str], tuple[StartFailure, int]] = {}  # with the time of the last one (us)
         self._ignored: dict[tuple[str, str], tuple[str, float]] = {}
         self._junk: list[dict[str, Any]] = []
 
@@ -64,6 +65,7 @@ class MemoryLedger(MemoryJobs):
             for state in (JobState.running, JobState.committed):
                 for held in self._by_state[state].values():
                     held.lease = 0
+            self._failures.clear()
             return True
 
     def advance(self, epoch: int, sequence: int, *, fence: int | None = None) -> bool:
@@ -94,6 +96,7 @@ class MemoryLedger(MemoryJobs):
         with self._lock:
             if self._deposed(fence):
                 return False
+            self._forget_starts(record.name)
             self._functions[record.name] = record
             self._version += 1
             return True
@@ -107,8 +110,14 @@ class MemoryLedger(MemoryJobs):
 
     def remove_function(self, name: str, *, fence: int | None = None) -> None:
         with self._lock:
-            if not self._deposed(fence) and self._functions.pop(name, None) is not None:
+            if self._deposed(fence):
+                return
+            self._forget_starts(name)
+            if self._functions.pop(name, None) is not None:
                 self._version += 1
+
+    def _forget_starts(self, function: str) -> None:
+        self._failures = {key: failure for key, failure in self._failures.items() if key[0] != function}
 
     def put_pool(self, spec: PoolSpec, *, draining: bool | None = None, fence: int | None = None) -> bool:
         with self._lock:
@@ -334,10 +343,13 @@ class MemoryLedger(MemoryJobs):
     def start_failed(self, function: str, revision: str, error: JobError, permanent: bool) -> int:
         with self._lock:
             self._live()
-            old = self._failures.get((function, revision))
-            number = (old.permanent if old else 0) + int(permanent)
-            self._failures[function, revision] = StartFailure(function, revision, number, error)
+            old, at = self._failures.get((function, revision), (None, 0))
+            number = (old.permanent if old and not self._past(at) else 0) + int(permanent)
+            self._failures[function, revision] = StartFailure(function, revision, number, error), self._now()
             return number
+
+    def _past(self, at: int) -> bool:
+        return at < self._now() - wire.micros(START_FAILURES_S)
 
     def start_succeeded(self, function: str, revision: str) -> None:
         with self._lock:
@@ -346,7 +358,7 @@ class MemoryLedger(MemoryJobs):
 
     def start_failures(self) -> list[StartFailure]:
         with self._lock:
-            return [failure for _, failure in sorted(self._failures.items())]
+            return [failure for _, (failure, at) in sorted(self._failures.items()) if not self._past(at)]
 
     # -- logs, notes for operators -------------------------------------------------------------------------------
     def append_log(self, token: Token, lines: Sequence[tuple[str, str]]) -> bool:

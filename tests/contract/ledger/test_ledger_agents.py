@@ -1,8 +1,10 @@
 """What agents say, and what they are told."""
 
+import pytest
+
 from tests.contract.ledger.world import World
 from tidemill.ledger.api import AgentReport, RunnerReport
-from tidemill.models import JobError, Placement
+from tidemill.models import FunctionRecord, FunctionSpec, JobError, Placement
 
 
 def test_what_an_agent_says_comes_back_with_the_ledgers_own_counts(world: World) -> None:
@@ -70,6 +72,46 @@ def test_permanent_start_failures_are_counted_until_a_good_start(world: World) -
     assert (second.revision, second.permanent) == ("r2", 0)
     ledger.start_succeeded("ocr", "r1")
     assert [failure.revision for failure in ledger.start_failures()] == ["r2"]
+
+
+def test_start_failures_are_forgotten_with_a_deploy_a_delete_and_a_new_epoch(world: World) -> None:
+    ledger, error = world.ledger, JobError(code="start_failed")
+    records = [
+        FunctionRecord(spec=FunctionSpec(name=name, handler="m:f"), revision="r1", deployed_at=1.0, triggers_since=1.0)
+        for name in ("ocr", "ocr-2")
+    ]
+
+    def left() -> list[str]:
+        return sorted(failure.function for failure in ledger.start_failures())
+
+    for record in records:
+        ledger.put_function(record)
+        ledger.start_failed(record.name, "r1", error, permanent=True)
+    ledger.start_failed("ocr", "r0", error, permanent=True)
+    assert left() == ["ocr", "ocr", "ocr-2"]
+    ledger.put_function(records[0])
+    assert left() == ["ocr-2"], "also a deploy of what is there already"
+    assert ledger.start_failed("ocr", "r1", error, permanent=True) == 1
+    ledger.remove_function("ocr")
+    assert left() == ["ocr-2"]
+    epoch = ledger.epoch()
+    assert epoch is not None
+    assert ledger.begin_epoch(epoch[0] + 1, 1)
+    assert left() == []
+    assert ledger.start_failed("ocr-2", "r1", error, permanent=True) == 1
+
+
+def test_start_failures_are_forgotten_when_the_last_one_is_long_past(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger, error = world.ledger, JobError(code="start_failed")
+    assert ledger.start_failed("ocr", "r1", error, permanent=True) == 1
+    assert ledger.start_failed("ocr", "r1", error, permanent=True) == 2
+    for module in ("tidemill.ledger.agents", "tidemill.testing.memory_ledger"):
+        monkeypatch.setattr(f"{module}.START_FAILURES_S", 0.02)
+    world.advance(0.05)
+    assert ledger.start_failures() == []
+    assert ledger.start_failed("ocr", "r1", error, permanent=True) == 1
 
 
 def test_the_numbers_for_outside_scalers_are_replaced_as_a_whole(world: World) -> None:

@@ -1,5 +1,6 @@
 -- Purpose: put or remove a function or a pool, or switch the draining of a pool; the version grows with each change
 --          (also over a loss of the server: readers keep what they read at a version, and must never meet it again).
+--          The failed starts of a function that is put or removed are forgotten, so that a deploy is a new try.
 -- KEYS:    1 prefix
 -- ARGV:    1 what (put_function, remove_function, put_pool, remove_pool, drain_pool), 2 name,
 --          3 content (JSON), or whether to drain (0, 1), 4 leader's fence ("" = none),
@@ -9,6 +10,15 @@
 if deposed(ARGV[4]) then return 0 end
 local what, name = ARGV[1], ARGV[2]
 local done = 1
+if what == "put_function" or what == "remove_function" then
+  for _, revision in ipairs(redis.call("HKEYS", KEY.failure)) do
+    if string.sub(revision, 1, #name + 1) == name .. "@" then
+      redis.call("HDEL", KEY.failures, revision)
+      redis.call("HDEL", KEY.failure, revision)
+      redis.call("HDEL", KEY.failed_at, revision)
+    end
+  end
+end
 if what == "put_function" then
   redis.call("HSET", KEY.functions, name, ARGV[3])
 elseif what == "remove_function" then

@@ -5,4 +5,5 @@
 -- States:  none
 if not EPOCH then return NO_EPOCH end
 redis.call("HDEL", KEY.failure, ARGV[1])
+redis.call("HDEL", KEY.failed_at, ARGV[1])
 return redis.call("HDEL", KEY.failures, ARGV[1])
