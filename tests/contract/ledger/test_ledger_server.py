@@ -207,6 +207,28 @@ def test_two_installations_share_a_server_without_seeing_each_other(redis_url: s
     two.close()
 
 
+def test_the_backlog_reads_no_more_jobs_than_it_gives(world: World, ledger: RedisLedger, redis_url: str) -> None:
+    later = [world.submit() for _ in range(50)]
+    ledger.backlog()
+    with redis.Redis.from_url(redis_url) as server:
+        place = ledger._connection.keys.of("queue", "ocr")
+        server.zadd(place, dict.fromkeys(later, 4e15))  # in 2096
+        ready = world.submit(params={"n": 1})
+
+        def read(limit: int) -> tuple[list[str], int]:
+            before = server.info("commandstats")["cmdstat_hmget"]["calls"]
+            ((function, jobs),) = [(found.function, found.jobs) for found in ledger.backlog(limit)]
+            assert function == "ocr"
+            return [job.id for job in jobs], server.info("commandstats")["cmdstat_hmget"]["calls"] - before
+
+        assert read(10) == ([ready], 1)
+        assert read(0) == ([], 0)
+        server.zadd(place, {ready: 4e15})
+        assert read(10) == ([], 0)
+    (found,) = ledger.backlog()
+    assert (found.ready, found.delayed, found.jobs, found.next_delayed_at) == (0, 51, (), 4e9)
+
+
 def test_a_log_lives_an_hour_after_its_job(world: World, ledger: RedisLedger) -> None:
     claim = world.claimed()
     ledger.append_log(claim.token, [("stdout", "one")])

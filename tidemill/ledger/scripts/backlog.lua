@@ -16,11 +16,12 @@ for _, fn in ipairs(functions) do
   local queue, jobs = KEY.queue .. fn, {}
   local ready = redis.call("ZCOUNT", queue, "-inf", NOW)
   local later = redis.call("ZRANGE", queue, ready, ready, "WITHSCORES")
-  for _, id in ipairs(redis.call("ZRANGE", queue, 0, math.min(ready, limit) - 1)) do
+  local shown = math.min(ready, limit)
+  -- Without one, 0 to -1 would be all of them.
+  for _, id in ipairs(shown > 0 and redis.call("ZRANGE", queue, 0, shown - 1) or {}) do
     local v = redis.call("HMGET", KEY.job .. id, "spec", "owner", "submitted", "created", "attempt", "last_agent")
     jobs[#jobs + 1] = {id, v[1], v[2] or "default", v[3] or v[4], v[5] or "0", v[6] or ""}
   end
-  if ready == 0 then jobs = {} end
   found[#found + 1] = {fn, ready, redis.call("ZCARD", queue) - ready,
     later[2] and text(tonumber(later[2])) or "", jobs}
 end
