@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import structlog
 
-from tidemill.errors import Conflict, NotAllowed, NotFound, PreconditionFailed
+from tidemill.errors import Conflict, LedgerUnavailable, NotAllowed, NotFound, PreconditionFailed
 from tidemill.failpoints import failpoint
 from tidemill.ledger.api import Ledger, NewJob
 from tidemill.models import (
@@ -246,20 +246,39 @@ class Calls:
     def cancel(self, owner: Owner, job_id: str) -> Job:
         """Ask for the end of a job. One that waits ends at once; a running one within two seconds; one that is over
         stays as it is. Gives it as it is then. The end of a running one takes a moment, so the wish is kept in the
-        bucket first: a ledger that loses its memory in that moment hears of it from there. Raises `NotFound`."""
-        job = self.job(owner, job_id)
-        if job.state.terminal:
-            return job
-        if job.state is JobState.running:
-            self._record.put_cancel(_cancel_of(job, owner, self._clock()))
-            failpoint("cancel.kept")
+        bucket before the answer: a ledger that loses its memory in that moment hears of it from there.
+
+        Raises:
+            NotFound: there is none.
+            LedgerUnavailable: the ledger is being restored and does not know this generation of it yet.
+        """
+        asked = self.job(owner, job_id)
+        if asked.state.terminal:
+            return asked
+        if asked.state is JobState.running:
+            self._keep_cancel(asked, owner)
         _, claim = self._ledger.cancel(job_id, self._holder, self._lease_s)
         if claim is not None:
             error = JobError(code="cancelled", message=f"cancelled by {owner.name} before it ran")
             function = self._ledger.function(claim.job.function)
             finish(self._ledger, self._record, claim, function, End(outcome="cancelled", error=error), self._lease_s)
         log.info("job.cancel", job_id=job_id, owner=owner.name, waited=claim is not None)
-        return self.job(owner, job_id)
+        job = self.job(owner, job_id)
+        if job.state.terminal or job.state is JobState.committed or job.generation != asked.generation:
+            return job
+        if not job.cancel_requested:
+            raise LedgerUnavailable(
+                f"the ledger lost its memory and is being restored: generation {job.generation} of job {job_id}"
+                " is not known yet",
+                hint="Cancel it again in some seconds.",
+            )
+        if asked.state is not JobState.running:  # it was claimed after we looked
+            self._keep_cancel(job, owner)
+        return job
+
+    def _keep_cancel(self, job: Job, owner: Owner) -> None:
+        self._record.put_cancel(_cancel_of(job, owner, self._clock()))
+        failpoint("cancel.kept")
 
     def retry(self, owner: Owner, job_id: str, key: str | None = None) -> Job:
         """Start the next generation of a job that is over. The same `key` (idempotency key) starts one only; it belongs

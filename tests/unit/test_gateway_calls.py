@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from tidemill.errors import Conflict
-from tidemill.ledger.api import AgentReport, Claim
-from tidemill.models import FunctionRecord, FunctionSpec, Job, JobError, Placement
+from tidemill.errors import Conflict, LedgerUnavailable
+from tidemill.ledger.api import AgentReport, Claim, Ended
+from tidemill.models import FunctionRecord, FunctionSpec, Job, JobError, JobState, Placement, RequestRecord
 from tidemill.record import Record, keys
 from tidemill.record.ending import End, finish
 from tidemill.settings import GatewaySettings, IntakeSettings
@@ -39,6 +39,10 @@ class Site:
         self.function = FunctionRecord(spec=spec, revision="r1", deployed_at=0.0, triggers_since=0.0)
         self.ledger.put_function(self.function)
         self.record.put_function(self.function)
+        self.start()
+
+    def start(self) -> None:
+        """Begin with a gateway that remembers nothing."""
         self.services = Services(
             ledger=self.ledger,
             record=self.record,
@@ -107,3 +111,51 @@ def test_a_key_whose_request_had_its_time_gives_no_result_of_an_object_that_chan
     with pytest.raises(Conflict) as refused:
         site.name("k")
     assert refused.value.error_code == "idempotency_conflict"
+
+
+def _claimed_before(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent claims the job after a cancel has looked at it."""
+    cancel = site.ledger.cancel
+
+    def late(job_id: str, by: str, lease_s: float) -> tuple[JobState | None, Claim | None]:
+        site.claim(job_id)
+        return cancel(job_id, by, lease_s)
+
+    monkeypatch.setattr(site.ledger, "cancel", late)
+
+
+def test_a_cancel_of_a_job_that_was_claimed_just_then_is_kept_too(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = site.accept(b"x")
+    _claimed_before(site, monkeypatch)
+    answer = site.calls.cancel(site.owner, job.id)
+    assert (answer.state, answer.cancel_requested) == ("running", True)
+    wish = site.record.get_cancel("echo", job.id, 1)
+    assert wish is not None
+    assert (wish.by, wish.input, wish.params) == ("default", job.input, {"n": 1})
+
+
+def test_a_cancel_that_ends_a_waiting_job_keeps_no_wish(site: Site) -> None:
+    job = site.accept(b"x")
+    assert site.calls.cancel(site.owner, job.id).state == "cancelled"
+    assert list(site.record.cancels()) == []
+
+
+def test_a_cancel_of_a_generation_that_only_the_bucket_knows_is_to_be_asked_for_again(site: Site) -> None:
+    job = site.accept(b"x")
+    site.end(job.id, FAILED)
+    facts = {"job_id": job.id, "function": "echo", "generation": 2, "input": job.input, "created_at": 1.0}
+    site.record.put_request(RequestRecord.model_validate(facts))
+    site.ledger.begin_epoch(2, 5)
+    site.start()
+    assert site.calls.job(site.owner, job.id).generation == 2
+    with pytest.raises(LedgerUnavailable, match="restored"):
+        site.calls.cancel(site.owner, job.id)
+    site.services.reconciler.round()
+    answer = site.calls.cancel(site.owner, job.id)
+    assert (answer.generation, answer.state) == (2, "cancelled")
+
+
+def test_a_committed_job_is_not_cancelled_any_more(site: Site) -> None:
+    job = site.accept(b"x")
+    assert site.ledger.commit(site.claim(job.id).token, Ended("succeeded"), 30.0)
+    assert site.calls.cancel(site.owner, job.id).state == "committed"
