@@ -159,3 +159,23 @@ def test_a_committed_job_is_not_cancelled_any_more(site: Site) -> None:
     job = site.accept(b"x")
     assert site.ledger.commit(site.claim(job.id).token, Ended("succeeded"), 30.0)
     assert site.calls.cancel(site.owner, job.id).state == "committed"
+
+
+def test_a_retry_of_a_job_whose_object_was_written_again_with_the_same_bytes_is_refused(site: Site) -> None:
+    site.store.put("inbox", "a.txt", b"x")
+    job = site.name()
+    site.end(job.id, FAILED)
+    site.now += 1000
+    site.store.put("inbox", "a.txt", b"x")
+    with pytest.raises(Conflict) as refused:
+        site.calls.retry(site.owner, job.id)
+    assert refused.value.error_code == "input_changed"
+
+
+def test_a_payload_that_was_sent_again_can_be_retried(site: Site) -> None:
+    job = site.accept(b"x", key="k")
+    site.end(job.id, FAILED)
+    site.remove(keys.request("echo", job.id, 1), job.input.key)
+    site.now += 1000
+    site.accept(b"x", key="k")
+    assert site.calls.retry(site.owner, job.id).generation == 2
