@@ -12,7 +12,7 @@ import re
 from tidemill.errors import LedgerUnavailable, NotFound
 from tidemill.ledger.api import Ledger
 from tidemill.models import Job, JobState, Manifest, RequestRecord
-from tidemill.record import Record
+from tidemill.record import Record, keys
 from tidemill_gateway.intake.memo import Memo
 
 _JOB_ID = re.compile(r"[0-9a-f]{32}")
@@ -56,9 +56,12 @@ class Lookup:
         epoch = self._epoch()
         if epoch <= 1 or self._looked.get((job.id, job.generation, epoch)):
             return None
-        if (manifest := self._newest(job.function, job.id, job.generation + 1)) is not None:
-            return job_of(manifest)
-        request = self._record.get_request(job.function, job.id, job.generation + 1)
+        newest, generation = None, job.generation + 1
+        while (found := self._record.get_manifest(job.function, job.id, generation)) is not None:
+            newest, generation = found, generation + 1
+        if newest is not None:
+            return job_of(newest)
+        request = self._record.get_request(job.function, job.id, generation)
         if request is not None:
             return _accepted(request, job.revision)
         self._looked.put((job.id, job.generation, epoch), True)
@@ -81,11 +84,11 @@ class Lookup:
             return True
         return stored is not None and (stored[0].epoch, stored[0].sequence) > live
 
-    def _newest(self, function: str, job_id: str, first: int = 1) -> Manifest | None:
-        newest: Manifest | None = None
-        while (found := self._record.get_manifest(function, job_id, first)) is not None:
-            newest, first = found, first + 1
-        return newest
+    def _newest(self, function: str, job_id: str) -> Manifest | None:
+        """The newest manifest; those of older generations may have had their time."""
+        pages = self._record.store.pages(self._record.bucket, f"{keys.MANIFESTS}{function}/{job_id}.")
+        found = [name[2] for page in pages for info in page if (name := keys.names(info.key)) is not None]
+        return self._record.get_manifest(function, job_id, max(found)) if found else None
 
 
 def job_of(manifest: Manifest) -> Job:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from tidemill.errors import Conflict, LedgerUnavailable
+from tidemill.errors import Conflict, LedgerUnavailable, TidemillError
 from tidemill.ledger.api import AgentReport, Claim, Ended
 from tidemill.models import FunctionRecord, FunctionSpec, Job, JobError, JobState, Placement, RequestRecord
 from tidemill.record import Record, keys
@@ -179,3 +179,19 @@ def test_a_payload_that_was_sent_again_can_be_retried(site: Site) -> None:
     site.now += 1000
     site.accept(b"x", key="k")
     assert site.calls.retry(site.owner, job.id).generation == 2
+
+
+def test_a_job_is_found_by_its_newest_manifest_when_older_ones_had_their_time(site: Site) -> None:
+    job = site.accept(b"x")
+    for _ in range(10):
+        site.end(job.id, FAILED)
+        site.calls.retry(site.owner, job.id)
+    site.end(job.id)
+    site.ledger.expire(1e12)
+    assert site.calls.job(site.owner, job.id).generation == 11
+    site.remove(*(keys.manifest("echo", job.id, generation) for generation in range(1, 10)))
+    found = site.calls.job(site.owner, job.id)
+    assert (found.generation, found.state) == (11, "succeeded")
+    site.remove(*(keys.manifest("echo", job.id, generation) for generation in (10, 11)))
+    with pytest.raises(TidemillError):
+        site.calls.job(site.owner, job.id)
