@@ -1,6 +1,8 @@
 """Deploying a function: everything that can be wrong with it is said now, not when its first job fails.
 
-The order makes a crash harmless: the code archive, then the spec in the platform bucket, then the ledger's mirror.
+The order makes a crash harmless: the code archive, then the spec in the platform bucket, then the ledger's mirror. The
+record in the bucket changes by If-Match, and the mirror is brought to what stands there (`tidemill.record.mirror`), so
+several gateways may change one function at the same moment.
 """
 
 from __future__ import annotations
@@ -15,14 +17,15 @@ from pathlib import Path, PurePosixPath
 
 import structlog
 
-from tidemill.errors import Conflict, InvalidSpec, NotFound, TidemillError
+from tidemill.errors import InvalidSpec, NotFound, TidemillError
 from tidemill.ledger.api import Ledger
 from tidemill.models import FunctionRecord, FunctionSpec, Trigger, place_of, revision_of
 from tidemill.models.archive import MAX_BYTES, pack
 from tidemill.models.files import load_function
 from tidemill.models.pool import Where
-from tidemill.record import Record
+from tidemill.record import Record, keys
 from tidemill.record.damage import CODE
+from tidemill.record.mirror import mirror_function
 from tidemill.store import Store
 from tidemill_gateway import params
 from tidemill_gateway.auth import Owner
@@ -54,31 +57,44 @@ class Deployer:
         with self._lock:
             others = self._others(spec.name)
             self._check(spec, others, owner)
-            old = self._current(spec.name)
-            sha256, size = self._code(spec, code, old)
-            revision = revision_of(spec, sha256)
-            if old is not None and old.deleted_at is None and old.revision == revision and old.spec == spec:
-                if self._ledger.function(spec.name) != old:
-                    self._ledger.put_function(old)
-                return old
-            self._make_buckets(spec)
-            since, places, replayed = self._begin(spec, old)
-            record = FunctionRecord(
-                spec=spec,
-                revision=revision,
-                code_sha256=sha256,
-                code_size=size,
+            uploaded = self._upload(spec, code, self._current(spec.name))
+            unchanged = False
+
+            def changed(old: FunctionRecord | None) -> FunctionRecord:
+                nonlocal unchanged
+                sha256, size = uploaded or _kept_code(spec, old)
+                revision = revision_of(spec, sha256)
+                if old is not None and old.deleted_at is None and old.revision == revision and old.spec == spec:
+                    unchanged = True
+                    return old
+                self._make_buckets(spec)
+                since, places, replayed = self._begin(spec, old)
+                return FunctionRecord(
+                    spec=spec,
+                    revision=revision,
+                    code_sha256=sha256,
+                    code_size=size,
+                    owner=owner.name,
+                    deployed_at=self._clock(),
+                    triggers_since=since,
+                    places_since=places,
+                    replayed=replayed,
+                )
+
+            record = self._record.change_function(spec.name, changed)
+            assert record is not None
+            if code is not None and not unchanged:  # retention may have taken it for an old one's a moment ago
+                self._record.put_code(code, record.code_sha256)
+            self._ledger.put_function(record)  # also an unchanged one: its failed starts are forgotten
+            mirror_function(self._ledger, self._record, spec.name)
+        if not unchanged:
+            log.info(
+                "function.deployed",
+                function=spec.name,
+                revision=record.revision,
                 owner=owner.name,
-                deployed_at=self._clock(),
-                triggers_since=since,
-                places_since=places,
-                replayed=replayed,
+                code_bytes=record.code_size,
             )
-            self._record.put_function(record)
-            if code is not None:  # retention may have taken it for that of an old revision a moment ago
-                self._record.put_code(code, sha256)
-            self._ledger.put_function(record)
-        log.info("function.deployed", function=spec.name, revision=revision, owner=owner.name, code_bytes=size)
         return record
 
     def _current(self, name: str) -> FunctionRecord | None:
@@ -89,9 +105,7 @@ class Deployer:
             if error.error_code != CODE:
                 raise
             mirrored = self._ledger.function(name)
-            if mirrored is not None:
-                self._record.put_function(mirrored)
-            return mirrored
+            return self._record.change_function(name, lambda old: old or mirrored) if mirrored is not None else None
 
     def _others(self, name: str) -> dict[str, FunctionRecord]:
         """The other functions, as the bucket has them: a ledger that is being restored lacks some, and an overlap that
@@ -114,40 +128,55 @@ class Deployer:
 
         Raises:
             NotFound: there is no such function.
-            Conflict: another gateway changed it at the same moment.
+            StoreUnavailable, LedgerUnavailable: it may be half done; call again.
         """
-        with self._lock:
-            old = self._record.get_function(name)
+        wanted = set(places)
+
+        def changed(old: FunctionRecord | None) -> FunctionRecord | None:
             if old is None or old.deleted_at is not None:
+                return None
+            return old.model_copy(update={"replayed": _covering({*old.replayed, *wanted})})
+
+        with self._lock:
+            new = self._record.change_function(name, changed)
+            if new is None:
                 raise NotFound(f"there is no function {name}")
-            wanted = _covering({*old.replayed, *places})
-            new = old.model_copy(update={"replayed": wanted})
-            if wanted != old.replayed:
-                self._record.put_function(new)
-                if self._record.get_function(name) != new:
-                    raise Conflict(f"{name} was changed at the same moment", hint="Try again.")
-            self._ledger.put_function(new)
-        log.info("function.replayed", function=name, places=list(wanted))
+            mirror_function(self._ledger, self._record, name)
+        log.info("function.replayed", function=name, places=list(new.replayed))
         return new
 
     def remove(self, name: str) -> FunctionRecord:
-        """Leave a tombstone, and end the triggers. Placement ends what is queued; what runs may finish.
+        """Leave a tombstone, and end the triggers. Placement ends what is queued; what runs may finish. A delete that
+        broke off after its tombstone is completed.
 
         Raises:
             NotFound: there is no such function.
+            StoreUnavailable, LedgerUnavailable: it may be half gone; delete it again.
         """
+
+        def changed(old: FunctionRecord | None) -> FunctionRecord | None:
+            if old is None or old.deleted_at is not None:
+                return old
+            return old.model_copy(update={"deleted_at": self._clock()})
+
         with self._lock:
             old = self._record.get_function(name)
-            if old is None or old.deleted_at is not None:
+            if old is None or (old.deleted_at is not None and self._ledger.function(name) is None):
                 raise NotFound(f"there is no function {name}")
-            gone = old.model_copy(update={"deleted_at": self._clock()})
-            self._record.put_function(gone)
-            self._ledger.remove_function(name)
+            gone = self._record.change_function(name, changed)
+            if gone is None:
+                raise NotFound(f"there is no function {name}")
+            mirror_function(self._ledger, self._record, name)
         log.info("function.deleted", function=name)
         return gone
 
     # -- checks --------------------------------------------------------------------------------------------------
     def _check(self, spec: FunctionSpec, others: dict[str, FunctionRecord], owner: Owner) -> None:
+        if keys.function(spec.name).startswith(keys.CODE):
+            raise InvalidSpec(
+                f"the name `{spec.name}` is taken: code archives lie under it in the platform bucket",
+                hint="Give the function another name.",
+            )
         if spec.secrets:
             raise InvalidSpec(
                 f"{spec.name}: secrets are not supported yet",
@@ -177,18 +206,11 @@ class Deployer:
     def _has_cluster(self) -> bool:
         return any(isinstance(pool.spec.where, Where) for pool in self._ledger.pools().values())
 
-    def _code(self, spec: FunctionSpec, code: Path | None, old: FunctionRecord | None) -> tuple[str | None, int]:
-        if code is not None:
-            _check_archive(code, spec)
-            return self._record.put_code(code, old.code_sha256 if old is not None and old.deleted_at is None else None)
-        if old is not None and old.code_sha256 is not None:
-            return old.code_sha256, old.code_size
-        if spec.handler is not None:
-            raise InvalidSpec(
-                f"{spec.name}: its code is missing",
-                hint="Send the folder as a tar.gz in the part `code`; `tidemill function deploy FOLDER` does.",
-            )
-        return None, 0
+    def _upload(self, spec: FunctionSpec, code: Path | None, old: FunctionRecord | None) -> tuple[str, int] | None:
+        if code is None:
+            return None
+        _check_archive(code, spec)
+        return self._record.put_code(code, old.code_sha256 if old is not None and old.deleted_at is None else None)
 
     # -- effects -------------------------------------------------------------------------------------------------
     def _make_buckets(self, spec: FunctionSpec) -> None:
@@ -218,6 +240,17 @@ class Deployer:
         info = self._store.head(self._record.bucket, key)
         self._store.delete(self._record.bucket, key)
         return float(info.last_modified) if info is not None else self._clock()
+
+
+def _kept_code(spec: FunctionSpec, old: FunctionRecord | None) -> tuple[str | None, int]:
+    if old is not None and old.code_sha256 is not None:
+        return old.code_sha256, old.code_size
+    if spec.handler is not None:
+        raise InvalidSpec(
+            f"{spec.name}: its code is missing",
+            hint="Send the folder as a tar.gz in the part `code`; `tidemill function deploy FOLDER` does.",
+        )
+    return None, 0
 
 
 def _covering(places: Iterable[str]) -> tuple[str, ...]:

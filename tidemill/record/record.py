@@ -36,6 +36,10 @@ M = TypeVar("M", bound=Model)
 _TRIES = 10
 
 
+def _itself(record: Model) -> Model:
+    return record
+
+
 class Dated(NamedTuple):
     """Function, job and generation of an object, and when it was written: seconds since 1970, by the store's clock."""
 
@@ -155,9 +159,27 @@ class Record:
 
     # -- functions, code, pools ----------------------------------------------------------------------------------
     def put_function(self, record: FunctionRecord) -> None:
-        """Keep this revision, and make it the current one."""
-        self._objects.replace(keys.function(record.name, record.revision), record)
-        self._objects.replace(keys.function(record.name), record)
+        """Keep this revision, and make it the current one, whatever is there."""
+        self.change_function(record.name, lambda _: record)
+
+    def change_function(
+        self, name: str, change: Callable[[FunctionRecord | None], FunctionRecord | None]
+    ) -> FunctionRecord | None:
+        """Make the current record what `change` makes of the one that is there, and give it. When somebody else writes
+        at the same moment, `change` gets what is there then. It gets None when there is none, or a damaged one, and
+        gives None to leave all as it is.
+
+        Raises:
+            TidemillError: the record is damaged, and `change` gave None.
+        """
+
+        def kept(old: FunctionRecord | None) -> FunctionRecord | None:
+            record = change(old)
+            if record is not None and record != old:
+                self._objects.replace(keys.function(name, record.revision), record)
+            return record
+
+        return self._change(keys.function(name), FunctionRecord, kept)
 
     def functions(self) -> list[FunctionRecord]:
         """The current revision of every function, deleted ones too (`deleted_at`); without damaged ones."""
@@ -197,10 +219,15 @@ class Record:
         return None if record is None else PoolState(record.spec, draining)
 
     def _change_pool(self, name: str, change: Callable[[PoolRecord | None], PoolRecord | None]) -> PoolRecord | None:
-        key = keys.pool(name)
+        # Only one that drains says so: the others can be read by versions that know no draining.
+        return self._change(keys.pool(name), PoolRecord, change, lambda pool: pool if pool.draining else pool.spec)
+
+    def _change(
+        self, key: str, model: type[M], change: Callable[[M | None], M | None], body: Callable[[M], Model] = _itself
+    ) -> M | None:
         for _ in range(_TRIES):
             try:
-                found = self._objects.read_tagged(key, PoolRecord)
+                found = self._objects.read_tagged(key, model)
             except TidemillError as error:
                 if error.error_code != CODE or (record := change(None)) is None:
                     raise
@@ -209,10 +236,8 @@ class Record:
             record = change(found[0] if found is not None else None)
             if record is None or (found is not None and record == found[0]):
                 return record
-            # Only one that drains says so: the others can be read by versions that know no draining.
-            body = record if record.draining else record.spec
             try:
-                self._objects.exchange(key, body, found[1] if found is not None else None)
+                self._objects.exchange(key, body(record), found[1] if found is not None else None)
             except PreconditionFailed:
                 continue  # somebody changed it at the same moment
             return record
