@@ -1,10 +1,11 @@
 """Rebuild: the ledger from the bucket, by the names of objects, not by reading each.
 
-In this order: the settled set, so that nothing finished is enqueued again; pools; commits without a manifest, which are
-published; accepted cancels, which end their jobs; requests without a manifest, which are queued (their claims look for
-a commit first); functions, and with them their triggers: only then can listings find work again; at last the newest
-finished jobs and failures, so that lists and Flower show them again (`relisting.py`). Everything may be done twice. A
-record that cannot be read is left out (`tidemill.record.damage`), everything else comes back.
+In this order: pools, for which jobs of an older copy may wait; the settled set, so that nothing finished is enqueued
+again; commits without a manifest, which are published; accepted cancels, which end their jobs; requests without a
+manifest, which are queued (their claims look for a commit first); functions, and with them their triggers: only then
+can listings find work again; at last the newest finished jobs and failures, so that lists and Flower show them again
+(`relisting.py`). Everything may be done twice. A record that cannot be read is left out (`tidemill.record.damage`),
+everything else comes back.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tidemill.ledger.api import Ledger, NewJob
 from tidemill.models import CancelRecord, CommitRecord, FunctionRecord, JobError
 from tidemill.record import Record, keys
 from tidemill.record.damage import damage_skipped, note_damaged
+from tidemill.record.mirror import mirror_functions
 from tidemill.record.record import Dated
 from tidemill_placement.relisting import NEWEST, Newest, relist
 
@@ -52,18 +54,18 @@ def rebuild(ledger: Ledger, record: Record, fence: int | None = None, since: flo
     """
     done: set[int] = set()
     newest = Newest(NEWEST)
+    pools = _pools(ledger, record, fence)
+    failpoint("rebuild.pools_restored")
     new = ledger.settle(_noted(newest.passed(record.dated_manifests()), done))
     failpoint("rebuild.settled")
-    pools = _pools(ledger, record, fence)
     functions = {function.name: function for function in record.functions() if function.deleted_at is None}
-    failpoint("rebuild.pools_restored")
     published = _publish(ledger, record, done)
     failpoint("rebuild.commits_published")
     cancelled = _cancel(ledger, record, done)
     failpoint("rebuild.cancels_done")
     queued = _queue(ledger, record, functions, done)
     failpoint("rebuild.requests_queued")
-    _functions(ledger, record, fence)
+    mirror_functions(ledger, record, fence)
     failpoint("rebuild.functions_restored")
     relisted = relist(ledger, record, newest, since, lambda _, job_id, generation: _number(job_id, generation) in done)
     damaged = record.damaged()
@@ -80,6 +82,19 @@ def rebuild(ledger: Ledger, record: Record, fence: int | None = None, since: flo
         damaged=sorted(damaged)[:10],
     )
     return result
+
+
+def mirror(ledger: Ledger, record: Record, fence: int | None = None) -> None:
+    """Complete the mirrors of functions and pools, where somebody who changed one died before the ledger heard of it.
+    A ledger that is being rebuilt is left alone: its functions come last.
+
+    Raises:
+        StoreUnavailable, LedgerUnavailable: not complete; call again.
+    """
+    epoch = ledger.epoch()
+    if epoch is not None and epoch[1] > 0:
+        mirror_functions(ledger, record, fence)
+        _pools(ledger, record, fence)
 
 
 def _noted(manifests: Iterable[Dated], done: set[int]) -> Iterator[str]:
@@ -198,18 +213,6 @@ def _pools(ledger: Ledger, record: Record, fence: int | None) -> int:
     return len(pools)
 
 
-def _functions(ledger: Ledger, record: Record, fence: int | None) -> None:
-    """Mirror the functions; one that was deployed meanwhile is newer than what we read, and stays."""
-    before = ledger.functions()
-    for function in record.functions():
-        here = before.get(function.name)
-        if function.deleted_at is not None:
-            if here is not None and here.deployed_at <= function.deleted_at:
-                ledger.remove_function(function.name, fence=fence)
-        elif here is None or (here != function and here.deployed_at <= function.deployed_at):
-            _done(ledger.put_function(function, fence=fence))
-
-
 def _done(written: bool) -> None:
     if not written:
-        raise LedgerUnavailable("the leader's lease was lost during the rebuild: it is not complete")
+        raise LedgerUnavailable("the leader's lease was lost while pools were mirrored: the mirror is not complete")

@@ -8,6 +8,7 @@
     feed    Flower's rows
     tidy    what has had its time goes                       a little now and then (Retention)
     recall  commits that the ledger does not know            every hour (forgotten.py)
+    mirror  functions and pools that it has otherwise        every minute (rebuild.py)
 
 Each is a small loop over blocking calls in threads. An outage of Redis or the store ends none of them: they log, pause
 and try again. A leader that could not renew in time stops all of them before its lease is over; one that was paused for
@@ -50,6 +51,7 @@ _LOOK_S = 2.0
 _FEED_GAP_S = 0.1
 _TIDY_S = 30.0  # until retention begins, and after it failed
 _RECALL_FIRST_S, _RECALL_S = 600.0, 3600.0  # after a leader began, and between two
+_MIRROR_S = 60.0
 log = structlog.get_logger(__name__)
 
 
@@ -73,6 +75,7 @@ class Service:
     feeder: Feeder | None
     retention: Retention
     recall: Callable[[], int]
+    mirror: Callable[[], None]
     clock: ServerTime
     lead: Lead
     holder: str
@@ -139,6 +142,7 @@ class Service:
             group.create_task(self._loop("tidy", self._tidy))
             self._recall_rest_s = _RECALL_FIRST_S
             group.create_task(self._loop("recall", self._recall))
+            group.create_task(self._loop("mirror", self._mirror))
             if self.feeder is not None:
                 group.create_task(self._loop("feed", self._feed_flower))
 
@@ -259,6 +263,10 @@ class Service:
         await asyncio.sleep(self._recall_rest_s)
         self._recall_rest_s = _RECALL_S
         await asyncio.to_thread(self.recall)
+
+    async def _mirror(self) -> None:
+        await asyncio.sleep(_MIRROR_S)
+        await asyncio.to_thread(self.mirror)
 
     async def _keep(self) -> None:
         await self._keep_once()

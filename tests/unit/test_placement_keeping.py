@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from tidemill.errors import LedgerUnavailable
-from tidemill.ledger.api import Claim, NewJob, Token, Transition
+from tidemill.ledger.api import Claim, NewJob, PoolState, Token, Transition
 from tidemill.models import (
     CancelRecord,
     CommitRecord,
@@ -20,13 +20,12 @@ from tidemill.models import (
 )
 from tidemill.record import Record
 from tidemill.record.ending import End, finish
-from tidemill.record.record import Dated
 from tidemill.testing import MemoryLedger, MemoryStore
 from tidemill_placement import assembly
 from tidemill_placement.epoch import Deposed, EpochKeeper
 from tidemill_placement.feeder import Feeder
 from tidemill_placement.lead import Lead
-from tidemill_placement.rebuild import rebuild
+from tidemill_placement.rebuild import mirror, rebuild
 from tidemill_placement.servertime import ServerTime
 
 SOURCE = JobInput(bucket="inbox", key="a.png", etag="e", size=3, last_modified=1)
@@ -168,14 +167,60 @@ def test_a_leader_whose_epoch_object_was_written_by_another_one_steps_down(recor
         kept.keep()
 
 
-def test_a_rebuild_does_not_bring_back_an_older_function(record: Record) -> None:
+@pytest.mark.parametrize("what", ["deploy", "delete"])
+def test_a_deploy_or_delete_beside_the_rebuild_counts(
+    record: Record, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
     ledger = MemoryLedger()
     ledger.begin_epoch(1, 0)
-    newer = function(deployed_at=9.0).model_copy(update={"revision": "r2"})
-    record.put_function(function(deployed_at=1.0))
-    ledger.put_function(newer)
+    record.put_function(function())
+    # The clock of the gateway that changes it is behind.
+    later = function(deployed_at=0.5).model_copy(update={"revision": "r2"})
+    change = later if what == "deploy" else function().model_copy(update={"deleted_at": 0.5})
+    read, calls = record.functions, iter((1, 2))
+
+    def beside() -> list[FunctionRecord]:
+        found = read()
+        if next(calls, 0) == 2:  # the list that the ledger is to get
+            record.put_function(change)
+            if what == "deploy":
+                ledger.put_function(change)
+            else:
+                ledger.remove_function("ocr")
+        return found
+
+    monkeypatch.setattr(record, "functions", beside)
     rebuild(ledger, record)
-    assert ledger.functions()["ocr"] == newer
+    assert ledger.functions() == ({"ocr": change} if what == "deploy" else {})
+
+
+def test_a_rebuild_gives_the_ledger_the_functions_of_the_bucket_and_no_others(record: Record) -> None:
+    ledger = MemoryLedger()
+    ledger.begin_epoch(1, 0)
+    record.put_function(function(deployed_at=1.0))
+    record.put_function(function("deleted").model_copy(update={"deleted_at": 2.0}))
+    for name in ("ocr", "deleted", "unknown"):
+        ledger.put_function(function(name, deployed_at=9.0))
+    rebuild(ledger, record)
+    assert ledger.functions() == {"ocr": function(deployed_at=1.0)}
+
+
+def test_what_a_deploy_or_delete_that_broke_off_left_undone_in_the_ledger_is_done(record: Record) -> None:
+    ledger = MemoryLedger()
+    ledger.begin_epoch(1, 0)
+    record.put_function(function("deployed"))
+    record.put_function(function("deleted").model_copy(update={"deleted_at": 2.0}))
+    ledger.put_function(function("deleted"))
+    record.put_pool(PoolSpec(name="p"))
+    ledger.put_pool(PoolSpec(name="gone"))
+    mirror(ledger, record)
+    assert set(ledger.functions()) == {"deleted"}, "not beside a rebuild"
+    ledger.advance(1, 1)
+    mirror(ledger, record)
+    assert (set(ledger.functions()), set(ledger.pools())) == ({"deployed"}, {"p"})
+    version = ledger.version()
+    mirror(ledger, record)
+    assert ledger.version() == version
 
 
 class Flower:
@@ -288,7 +333,7 @@ def test_the_rebuild_of_a_leader_that_was_replaced_mirrors_nothing(record: Recor
     now[0] += 6.5
     new = ledger.acquire("placement", "second", 6.0)
     before = ledger.pools(), ledger.functions()
-    if what.startswith("new"):
+    if what != "pool that is gone":
         with pytest.raises(LedgerUnavailable, match="not complete"):
             rebuild(ledger, record, old)
     else:
@@ -303,15 +348,15 @@ def test_a_leader_rebuilds_under_a_lease_that_this_redis_gave(record: Record, mo
     ledger = MemoryLedger(lambda: now[0])
     ledger.begin_epoch(2, 0)
     record.put_pool(PoolSpec(name="p"))
-    manifests = record.dated_manifests
+    pools = record.pools
 
-    def slow() -> Iterator[Dated]:
+    def slow() -> list[PoolState]:
         now[0] += 6.5
         assert ledger.acquire("placement", "second", 6.0) is not None
-        return manifests()
+        return pools()
 
     with monkeypatch.context() as patch:
-        patch.setattr(record, "dated_manifests", slow)
+        patch.setattr(record, "pools", slow)
         with pytest.raises(LedgerUnavailable, match="not complete"):
             assembly._rebuild(ledger, record, "first", 6.0, 60.0)
     with pytest.raises(Deposed):
