@@ -75,9 +75,19 @@ class Site:
 
     def poison(self, job_id: str) -> None:
         """Its agent dies with it, as often as it may be tried."""
-        while self.lab.ledger.job(job_id).state is JobState.queued:  # type: ignore[union-attr]
+        while self.state(job_id) is JobState.queued:
             self.claim(job_id, lease_s=0.0)
             self.sweeper.sweep()
+        self.ends(job_id)
+
+    def state(self, job_id: str) -> JobState:
+        job = self.lab.ledger.job(job_id)
+        assert job is not None
+        return job.state
+
+    def ends(self, job_id: str) -> None:
+        """The sweep ends jobs in threads."""
+        wait_until(lambda: self.state(job_id).terminal)
 
 
 @pytest.fixture
@@ -120,6 +130,7 @@ def test_a_running_job_to_be_cancelled_is_never_run_again_whatever_its_agent_doe
     if how != "its agent died":
         assert site.lab.ledger.give_back(claim.token, count=how == "its agent gave it back")
     site.sweeper.sweep()
+    site.ends(job_id)
     assert site.show(job_id)["state"] == "cancelled"
     assert site.show(job_id)["error"]["code"] == "cancelled"
 
