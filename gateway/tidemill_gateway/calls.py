@@ -178,7 +178,8 @@ class Calls:
                 f"there is no object {subject.bucket}/{subject.key}",
                 hint="Upload it first: tidemill upload FILE BUCKET/.",
             )
-        return input_of(info, hop=hop_of(info.metadata.get(HOP)))
+        source = input_of(info, hop=hop_of(info.metadata.get(HOP)))
+        return source.model_copy(update={"pinned": bool(subject.version_id)})
 
     def _payload(self, job_id: str, digest: str, subject: Payload) -> JobInput:
         key = self._record.payload_key(job_id, digest[:32])
@@ -202,7 +203,7 @@ class Calls:
         same = (was.bucket, was.key, job.params) == (now.bucket, now.key, request.params)
         if not same or now.bucket == self._record.bucket:
             return same  # the key of a payload holds the digest of its content
-        return (was.etag, was.size) == (now.etag, now.size)
+        return (was.etag, was.size, _version_of(was)) == (now.etag, now.size, _version_of(now))
 
     def _submit(self, function: FunctionRecord, request: RequestRecord, *, look_first: bool, via: str) -> Job:
         submitted = self._submitter.submit(
@@ -323,7 +324,7 @@ class Calls:
         return False
 
     def _check_input(self, job: Job) -> None:
-        found = self._store.head(job.input.bucket, job.input.key)
+        found = self._store.head(job.input.bucket, job.input.key, _version_of(job.input))
         if found is None:
             raise NotFound(
                 f"the input {job.input.bucket}/{job.input.key} of job {job.id} is gone",
@@ -369,6 +370,11 @@ def _cancel_of(job: Job, owner: Owner, now: float) -> CancelRecord:
         created_at=job.created_at,
         asked_at=now,
     )
+
+
+def _version_of(source: JobInput) -> str | None:
+    """The version that the caller named; None where what the key shows now is the input."""
+    return source.version_id if source.pinned else None
 
 
 def safe_name(name: str) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from minio.commonconfig import ENABLED
+from minio.versioningconfig import VersioningConfig
 
 from tests.e2e.conftest import FUNCTIONS, Up, start, stop
 from tests.support import run_minio, wait_until
@@ -47,6 +50,16 @@ def test_a_file_put_into_minio_becomes_a_result_by_its_event_alone(on_minio: Up)
     wait_until(lambda: len(list(on_minio.client.jobs(state="succeeded"))) == 3, 60)
     found = {item.object_name for item in on_minio.s3.list_objects("outbox", "digest/", recursive=True)}
     assert len(found) == 3
+
+
+def test_a_call_that_names_an_older_version_gets_the_result_of_that_version(on_minio: Up) -> None:
+    on_minio.s3.make_bucket("versions")
+    on_minio.s3.set_bucket_versioning("versions", VersioningConfig(ENABLED))
+    older, _ = (on_minio.s3.put_object("versions", "a.txt", io.BytesIO(text), 3) for text in (b"old", b"new"))
+    named = {"bucket": "versions", "key": "a.txt", "version_id": older.version_id}
+    assert on_minio.client.run("digest", named)["sha256"] == hashlib.sha256(b"old").hexdigest()
+    on_minio.s3.remove_object("versions", "a.txt")  # a delete marker
+    assert on_minio.client.run("digest", named, params={"salt": "x"})["sha256"] == hashlib.sha256(b"oldx").hexdigest()
 
 
 def test_doctor_says_that_events_come(on_minio: Up, tmp_path: Path) -> None:

@@ -263,7 +263,11 @@ def test_an_input_that_changes_is_superseded_and_never_published(scene: Scene, w
     assert scene.store.head("outbox", "fn/a.txt/result.json") is None
 
 
-def test_an_input_that_is_overwritten_in_a_bucket_with_versions_is_superseded(scene: Scene) -> None:
+@pytest.mark.parametrize("pinned", [False, True])
+@pytest.mark.parametrize("kept", [False, True])
+def test_in_a_bucket_with_versions_a_job_is_superseded_unless_its_caller_named_the_version(
+    scene: Scene, pinned: bool, kept: bool
+) -> None:
     claim = scene.claim()
     first, head, behave = scene.store.head("inbox", "fn/a.txt"), scene.store.head, scene.runner.behave
 
@@ -272,12 +276,16 @@ def test_an_input_that_is_overwritten_in_a_bucket_with_versions_is_superseded(sc
         return behave(task)
 
     def versioned(bucket: str, key: str, version_id: str | None = None) -> ObjectInfo | None:
-        return first if version_id == "v1" else head(bucket, key)
+        return (first if kept else None) if version_id == "v1" else head(bucket, key)
 
     scene.runner.behave = change
     scene.store.head = versioned  # type: ignore[method-assign]
-    pinned = claim.job.model_copy(update={"input": claim.job.input.model_copy(update={"version_id": "v1"})})
-    job = scene.work(replace(claim, job=pinned))
+    facts = {"version_id": "v1", "pinned": pinned}
+    job = claim.job.model_copy(update={"input": claim.job.input.model_copy(update=facts)})
+    job = scene.work(replace(claim, job=job))
+    if pinned and kept:
+        assert job.state is JobState.succeeded
+        return
     assert (job.state, job.error and job.error.code) == (JobState.cancelled, "superseded")
     assert head("outbox", "fn/a.txt/result.json") is None
 

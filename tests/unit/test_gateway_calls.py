@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
 
-from tidemill.errors import Conflict, LedgerUnavailable, TidemillError
+from tidemill.errors import Conflict, LedgerUnavailable, NotFound, TidemillError
 from tidemill.ledger.api import AgentReport, Claim, Ended
 from tidemill.models import FunctionRecord, FunctionSpec, Job, JobError, JobState, Placement, RequestRecord
 from tidemill.record import Record, keys
 from tidemill.record.ending import End, finish
 from tidemill.settings import GatewaySettings, IntakeSettings
+from tidemill.store import ObjectInfo
 from tidemill.testing import MemoryLedger, MemoryStore
 from tidemill_gateway.calls import Call, Named, Payload
 from tidemill_gateway.services import Services
@@ -23,12 +26,21 @@ AGENT = "pool-000001"
 FAILED = End("failed", JobError(code="function_failed"))
 
 
+class Versions(MemoryStore):
+    """A store with an older version, `v1`, of one object."""
+
+    older: ObjectInfo | None = None
+
+    def head(self, bucket: str, key: str, version_id: str | None = None) -> ObjectInfo | None:
+        return self.older if version_id == "v1" else super().head(bucket, key)
+
+
 class Site:
     """A gateway's calls over twins, with the function `echo`, and an agent that is none."""
 
     def __init__(self) -> None:
         self.now = 1000.0
-        self.store = MemoryStore(clock=lambda: self.now)
+        self.store = Versions(clock=lambda: self.now)
         self.record = Record(self.store)
         self.record.prepare()
         self.store.ensure_bucket("inbox")
@@ -60,6 +72,13 @@ class Site:
 
     def name(self, key: str | None = None, version_id: str | None = None) -> Job:
         return self.calls.accept(self.owner, Call("echo", Named("inbox", "a.txt", version_id), {}, key))
+
+    def put_versions(self, older: bytes, newer: bytes) -> None:
+        self.store.put("inbox", "a.txt", older)
+        found = self.store.head("inbox", "a.txt")
+        assert found is not None
+        self.store.older = replace(found, version_id="v1")
+        self.store.put("inbox", "a.txt", newer)
 
     def claim(self, job_id: str) -> Claim:
         self.ledger.heartbeat(AgentReport(AGENT, "pool", 4, state="ready"))
@@ -195,3 +214,30 @@ def test_a_job_is_found_by_its_newest_manifest_when_older_ones_had_their_time(si
     site.remove(*(keys.manifest("echo", job.id, generation) for generation in (10, 11)))
     with pytest.raises(TidemillError):
         site.calls.job(site.owner, job.id)
+
+
+def test_a_job_of_a_version_that_its_caller_named_is_of_that_version(site: Site) -> None:
+    site.put_versions(b"old", b"newer")
+    current, older = site.name("k1"), site.name("k2", "v1")
+    assert (current.input.pinned, older.input.pinned, older.input.version_id) == (False, True, "v1")
+    assert (current.input.size, older.input.size) == (5, 3)
+    for job, said in ((current, False), (older, True)):
+        body = site.store.get("tidemill", keys.request("echo", job.id, 1))
+        assert ["pinned" in json.loads(text)["input"] for text in (body, job.model_dump_json())] == [said, said]
+        site.end(job.id, FAILED)
+    assert site.calls.retry(site.owner, older.id).input == older.input, "it is there, whatever the key shows now"
+    site.end(older.id, FAILED)
+    site.store.older = None
+    with pytest.raises(NotFound) as refused:
+        site.calls.retry(site.owner, older.id)
+    assert refused.value.error_code == "input_gone"
+
+
+def test_a_key_whose_request_had_its_time_gives_no_result_of_another_version(site: Site) -> None:
+    site.put_versions(b"x", b"x")
+    job = site.name("k")
+    site.end(job.id)
+    site.remove(keys.request("echo", job.id, 1))
+    with pytest.raises(Conflict) as refused:
+        site.name("k", "v1")
+    assert refused.value.error_code == "idempotency_conflict"

@@ -29,11 +29,16 @@ TERMINAL = frozenset({JobState.succeeded, JobState.failed, JobState.cancelled})
 
 
 class JobInput(Model):
-    """The object that a job reads. `etag` is without quotes; `last_modified` in whole seconds since 1970 (UTC)."""
+    """The object that a job reads. `etag` is without quotes; `last_modified` in whole seconds since 1970 (UTC).
+
+    `pinned`: the caller named this version, so it stays the input whatever else is written under the key. A version
+    that the store told of by itself does not pin. Left out of JSON when false.
+    """
 
     bucket: str
     key: str
     version_id: str | None = None
+    pinned: bool = Field(default=False, exclude_if=lambda pinned: not pinned)
     etag: str
     size: int
     last_modified: int = 0

@@ -259,8 +259,8 @@ class Attempt:
         source = self._job.input
         if source.bucket == self._shop.record.bucket:
             return False  # a payload of ours never changes
-        # Not by its version, which stays as it was when the object is overwritten or deleted.
-        now = self._shop.record.store.head(source.bucket, source.key)
+        # By its version only where the caller named that one: it stays as it was when the object is overwritten.
+        now = self._shop.record.store.head(source.bucket, source.key, source.version_id if source.pinned else None)
         if now is None:
             return True
         return (now.etag, now.size, now.last_modified) != (source.etag, source.size, source.last_modified)
