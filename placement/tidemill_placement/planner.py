@@ -2,7 +2,8 @@
 
 Little is read when little happens: agents and the version of the specs at each turn, the backlog only while something
 may wait. What is written is only what changed. In this order: wanted runners before the jobs that need them; grants
-before agents stop; ends of impossible jobs beside it, in threads, since they write to the store.
+before agents stop; ends of impossible jobs beside it, in threads, since they write to the store. None is ended while
+the ledger is being rebuilt: it lacks pools and functions then.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ class Planner:
         self._loading: dict[tuple[str, str], float] = {}
         self._noted: dict[str, str] = {}
         self._ending: set[str] = set()
-        self._failures: dict[str, StartFailure] = {}
+        self._failures: dict[tuple[str, str], StartFailure] = {}
+        self._complete: bool | None = None
         self._failures_at = self._backlog_at = self._looked_at = 0.0
         self._backlog_due = 0.0
 
@@ -116,6 +118,7 @@ class Planner:
 
     def _turn(self, lines: Iterable[Transition]) -> Turn:
         self._fence = self._lead.fence  # of one turn: one that was begun under an old lease is refused to its end
+        self._complete = None
         self.view.apply(lines)
         now = self._clock.now()
         self._read_specs()
@@ -235,25 +238,32 @@ class Planner:
     def _sort_out(self, backlog: Sequence[Backlog], now: float) -> list[Backlog]:
         """Take out the queues whose jobs are ended here: functions that are gone, or cannot start."""
         # A verdict that ends jobs is read after them: a deploy in between has lifted it.
-        meant = any(queue.function in self._failures for queue in backlog)
+        meant = any(self._verdict(queue) for queue in backlog)
         if meant or (backlog and now - self._failures_at > _FAILURES_S):
             self._failures_at = now
-            self._failures = {f.function: f for f in self._ledger.start_failures() if f.permanent >= _PERMANENT_STARTS}
+            found = self._ledger.start_failures()
+            self._failures = {(f.function, f.revision): f for f in found if f.permanent >= _PERMANENT_STARTS}
         rest = []
         for queue in backlog:
             record = self._functions.get(queue.function)
-            failure = self._failures.get(queue.function)
+            failure = self._verdict(queue)
             if record is None:
                 self._end_deleted(queue)
-            elif failure is not None and failure.revision == record.revision:
+            elif failure is not None:
                 for job in queue.jobs:
                     self._end(job.id, partial(self._endings.start_failed, job.id, failure.error, record))
             else:
                 rest.append(queue)
         return rest
 
+    def _verdict(self, queue: Backlog) -> StartFailure | None:
+        record = self._functions.get(queue.function)
+        return self._failures.get((queue.function, record.revision)) if record is not None else None
+
     def _end_deleted(self, queue: Backlog) -> None:
         """The bucket has the last word: after a loss of Redis its functions are missing here for a moment."""
+        if not self._may_end():
+            return
         try:
             stored = self._record.get_function(queue.function)
         except TidemillError as error:  # also a damaged record: its jobs wait until somebody has mended it
@@ -265,10 +275,27 @@ class Planner:
 
     def _end(self, job_id: str, work: Callable[[], object]) -> None:
         """End a job in a thread, unless that is on its way already."""
-        if job_id in self._ending or len(self._ending) >= _ENDS_AT_ONCE:
+        if job_id in self._ending or len(self._ending) >= _ENDS_AT_ONCE or not self._may_end():
             return
         self._ending.add(job_id)
         self._workers.submit(work).add_done_callback(partial(_ended, self._ending, job_id))
+
+    def _may_end(self) -> bool:
+        """Whether the ledger is complete, asked once a turn and only when something is to end."""
+        if self._complete is None:
+            epoch = self._ledger.epoch()
+            self._complete = epoch is not None and epoch[1] > 0
+        return self._complete
+
+    def _lacks_pools(self) -> bool:
+        """Whether the bucket has pools that are not here: an older copy of Redis may not be known as such yet."""
+        try:
+            stored = self._record.pools()
+        except TidemillError as error:
+            log.warning("pools.unknown", error=str(error))
+            return True
+        here = {name: pool.spec for name, (pool, _) in self._pools.items()}
+        return any(here.get(pool.spec.name) != pool.spec for pool in stored)
 
     # -- doing ---------------------------------------------------------------------------------------------------
     def _carry_out(self, decided: Plan, reports: Sequence[AgentReport], world: World) -> None:
@@ -286,7 +313,10 @@ class Planner:
             self._crew.stop(name, world.now)
         for pool, count in decided.starts.items():
             self._crew.start(world.pools[pool].spec, count, world.now, partial(self._tell_scaling, decided))
-        for item in decided.impossible[:_ENDS_AT_ONCE]:
+        impossible = decided.impossible[:_ENDS_AT_ONCE]
+        if impossible and (not self._may_end() or self._lacks_pools()):
+            impossible = ()
+        for item in impossible:
             record = world.functions.get(item.function)
             work = partial(self._endings.no_capacity, item.job_id, item.reason, item.placement, record)
             self._end(item.job_id, work)

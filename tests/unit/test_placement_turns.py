@@ -257,12 +257,51 @@ def test_a_job_that_no_pool_can_run_fails_at_once_with_the_reasons(house: House)
     assert manifest.state == "failed"
 
 
+@pytest.mark.parametrize("noticed", [True, False])
+def test_an_older_copy_of_redis_that_lacks_a_pool_fails_no_job_for_want_of_it(house: House, noticed: bool) -> None:
+    house.function(resources={"gpu": {"memory": "4Gi"}})
+    house.pool()
+    new = PoolSpec.model_validate(
+        {"name": "new", "gpu": {"kind": "H200", "memory": "8Gi"}, "price": {"usd_per_hour": 0.1}}
+    )
+    house.record.put_pool(new)
+    if noticed:
+        house.ledger.begin_epoch(2, 0)  # the rebuild lists manifests
+    house.submit(_id(1))
+    house.turn()
+    assert house.state(_id(1)) is JobState.queued
+    house.ledger.put_pool(new)
+    house.ledger.advance(2, 1)
+    house.turn(1.0)
+    assert house.state(_id(1)) is JobState.queued
+
+
+def test_nothing_is_ended_while_the_ledger_is_being_rebuilt(house: House) -> None:
+    house.function(resources={"gpu": {"memory": "4Gi"}})
+    record = house.function("gone")
+    house.record.put_function(record.model_copy(update={"deleted_at": house.now}))
+    house.ledger.remove_function("gone")
+    house.function("broken")
+    house.pool()
+    house.ledger.begin_epoch(2, 0)
+    for _ in range(3):
+        house.ledger.start_failed("broken", "r1", JobError(code="start_failed"), permanent=True)
+    for number, name in enumerate(("ocr", "gone", "broken")):
+        house.submit(_id(number), function=name)
+    house.turn(2.0)
+    assert [house.state(_id(number)) for number in range(3)] == ["queued"] * 3
+    house.ledger.advance(2, 1)
+    house.turn(2.0)
+    assert [house.state(_id(number)) for number in range(3)] == ["failed", "cancelled", "failed"]
+
+
 def test_waiting_jobs_of_a_function_that_cannot_start_fail_with_its_traceback(house: House) -> None:
     house.function()
     house.pool()
     error = JobError(code="start_failed", message="cannot import m", traceback="Traceback ...")
     for _ in range(3):
         house.ledger.start_failed("ocr", "r1", error, permanent=True)
+        house.ledger.start_failed("ocr", "r9", error, permanent=True)
     house.submit(_id(1))
     house.turn(2.0)
     job = house.ledger.job(_id(1))
