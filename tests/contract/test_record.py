@@ -172,6 +172,26 @@ def test_functions_and_pools_are_kept(record: Record) -> None:
     assert record.pools() == []
 
 
+def test_two_who_change_a_function_at_once_undo_nothing_of_each_other(record: Record) -> None:
+    spec = FunctionSpec(name="caption", handler="captions:caption")
+    first = FunctionRecord(spec=spec, revision="r1", deployed_at=1.0, triggers_since=1.0)
+    assert record.change_function("caption", lambda old: old) is None, "there is none"
+    assert record.get_function("caption") is None
+    record.put_function(first)
+    seen: list[FunctionRecord | None] = []
+
+    def change(old: FunctionRecord | None) -> FunctionRecord | None:
+        seen.append(old)
+        if len(seen) == 1:
+            record.change_function("caption", lambda there: there and there.model_copy(update={"deleted_at": 2.0}))
+        return old and old.model_copy(update={"replayed": ("inbox/",)})
+
+    both = record.change_function("caption", change)
+    assert both == first.model_copy(update={"deleted_at": 2.0, "replayed": ("inbox/",)})
+    assert record.get_function("caption") == record.get_function("caption", "r1") == both
+    assert seen == [first, first.model_copy(update={"deleted_at": 2.0})]
+
+
 def test_a_pool_that_was_told_to_drain_drains_until_it_is_told_otherwise(record: Record) -> None:
     assert record.drain_pool("cpu", True) is None, "there is none"
     assert record.put_pool(PoolSpec(name="cpu")) == PoolState(PoolSpec(name="cpu"))
