@@ -5,7 +5,7 @@ from patching import after_import, swap
 
 def change(module):
     pools = swap(module, "_pools", lambda ledger, record, fence: pools(ledger, record, None))
-    functions = swap(module, "_functions", lambda ledger, record, fence: functions(ledger, record, None))
+    functions = swap(module, "mirror_functions", lambda ledger, record, fence: functions(ledger, record, None))
 
 
 after_import("tidemill_placement.rebuild", change)
