@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import errno
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from tests.support.waiting import wait_until
 from tidemill.errors import StoreUnavailable
 from tidemill.ledger.api import AgentReport, Claim, NewJob
 from tidemill.models import (
@@ -410,6 +412,22 @@ def test_a_run_that_the_agents_end_interrupts_is_given_back(scene: Scene) -> Non
     scene.runner.behave = interrupted
     job = scene.work(scene.claim())
     assert (job.state, job.attempt) == (JobState.queued, 0)
+
+
+def test_what_one_attempt_cannot_send_ends_no_other_attempts_lease(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> bool:
+        raise ValueError("this is no progress")
+
+    monkeypatch.setattr(scene.ledger, "progress", refuse)
+    one, other = scene.claim(key="fn/one"), scene.claim(key="fn/other")
+    heard = threading.Event()
+    with scene.keeper.hold(one.token, lambda: None) as odd, scene.keeper.hold(other.token, heard.set):
+        odd.progress = (1.0, None, None)
+        wait_until(lambda: odd.progress is None)
+        scene.ledger.cancel(other.token.job_id, "test", 15)
+        assert heard.wait(10), "the leases are renewed all the same"
 
 
 def test_a_second_attempt_finishes_what_the_first_committed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,6 +114,8 @@ class LeaseKeeper:
                     self.flush(lease)
             except ServiceUnavailable as error:
                 log.warning("leases.ledger_silent", held=len(leases), error=str(error))
+            except Exception:  # without this thread every lease of the agent is lost
+                log.exception("leases.broke", held=len(leases))
 
     def _renew(self, leases: Sequence[Lease]) -> None:
         answers = self._ledger.renew([lease.token for lease in leases], self._lease_s)

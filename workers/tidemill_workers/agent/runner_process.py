@@ -2,7 +2,8 @@
 
 The thread waits on the replies, on stdout and stderr, and on the guard's socket. It never waits for anything else, so
 a function can always print, and a deadline is kept whatever the callers of the runner are busy with. What it learns
-it tells through callbacks, which must be quick.
+it tells through callbacks, which must be quick. A callback that fails on a message ends the runner like what is no
+message at all: the function can write to the pipe of the replies, so neither may end this thread.
 
 Order: output that was printed before a reply is handed on before the reply. The end is told once, as the last thing.
 """
@@ -23,12 +24,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from tidemill_workers.runner import wire
 
+_log = structlog.get_logger(__name__)
 _CHUNK = 64 * 1024
 # Between a reply and its delivery at most so much output is taken per stream: a thread that prints for ever must not
 # hold it up.
 _DRAIN_LIMIT_BYTES = 4 * 1024 * 1024
+# The longest reply is an error: message and traceback have 36,864 characters of at most 12 bytes.
+_REPLY_LIMIT_BYTES = 1024 * 1024
 _GUARD_GRACE_S = 1.2
 _NAP_S = 5.0  # the thread looks at its limit as often; only a nearer one needs to wake it
 
@@ -53,7 +59,8 @@ class RunnerProcess:
         on_end: Callable[[End], None],
     ) -> None:
         self._on_message, self._on_output, self._on_end = on_message, on_output, on_end
-        self._decoder = wire.Decoder()
+        self._decoder = wire.Decoder(_REPLY_LIMIT_BYTES)
+        self._violated = False
         self._guard_text = b""
         self._status: int | None = None
         self.pid: int | None = None
@@ -148,7 +155,9 @@ class RunnerProcess:
             for key, _ in self._selector.select(self._wait_s()):
                 key.data()
             self._enforce()
-        self._read_replies()
+        taken = 0
+        while taken < _DRAIN_LIMIT_BYTES and (size := self._read_replies()):
+            taken += size
         self._drain()
         try:
             self._guard.wait(1.0)
@@ -206,25 +215,28 @@ class RunnerProcess:
                 self._kill_by_hand()  # somebody killed the guard: the function must not outlive it
             self._ended = True
 
-    def _read_replies(self) -> None:
-        while True:
-            try:
-                chunk = os.read(self._replies, _CHUNK)
-            except BlockingIOError:
-                return
-            if not chunk:
-                self._forget(self._replies)
-                return
-            try:
-                messages = self._decoder.feed(chunk)
-            except wire.WireError:
-                self._forget(self._replies)
-                self.limit(0.0, "protocol")
-                return
-            for message in messages:
+    def _read_replies(self) -> int:
+        """One chunk, so that who writes without end keeps no deadline away. Gives the bytes read."""
+        if self._violated:
+            return 0
+        try:
+            chunk = os.read(self._replies, _CHUNK)
+        except BlockingIOError:
+            return 0
+        if not chunk:
+            self._forget(self._replies)
+            return 0
+        try:
+            for message in self._decoder.feed(chunk):
                 if message["type"] in ("result", "error", "ready"):
                     self._drain()
                 self._on_message(message)
+        except Exception as error:  # noqa: BLE001 - whatever the function wrote; without this thread its slot is lost
+            _log.warning("runner.protocol_violated", pid=self.pid, error=f"{type(error).__name__}: {error}"[:300])
+            self._violated = True
+            self._forget(self._replies)
+            self.limit(0.0, "protocol")
+        return len(chunk)
 
     def _read_output(self, name: str, fd: int, size: int) -> int:
         try:

@@ -33,6 +33,7 @@ import structlog
 
 import tidemill
 import tidemill_workers.runner
+from tidemill.errors import JOB_HINTS
 from tidemill.models import JobError
 
 from . import outputs, runner_files
@@ -45,7 +46,9 @@ OnProgress = Callable[[float, float | None, str | None], None]
 
 _log = structlog.get_logger(__name__)
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_MESSAGE_LIMIT, _TRACEBACK_LIMIT = 4096, 32768
+_MESSAGE_LIMIT, _TRACEBACK_LIMIT, _UNIT_LIMIT = 4096, 32768, 64
+_NUMBER_LIMIT = 2**53
+_DELAY_LIMIT_S = 30 * 86400.0
 _HINTS = {
     "timeout": "Give it more time with limits.timeout in function.yaml, or call ctx.progress to see where it stands.",
     "result_not_serialisable": "Convert it first: float(x), array.tolist(), or write a file into ctx.output_dir.",
@@ -278,9 +281,10 @@ class Runner:
             if kind == "isolation" and self.isolation is None:
                 self.isolation = _isolation(message)
             elif kind == "log":
-                self._log.line("log", str(message.get("line", "")))
+                line = message.get("line")
+                self._log.line("log", line if isinstance(line, str) else "")
             elif kind == "progress":
-                self._progress = _progress(message)
+                self._progress = _progress(message) or self._progress
             elif kind in ("ready", "result", "error") and self._reply is None:
                 self._reply = message
                 if self._process is not None:
@@ -380,8 +384,8 @@ class Runner:
         if reply is not None:
             kind = reply.get("kind")
             kind = cast(Kind, kind) if kind in ("failed", "permanent", "temporary") else "failed"
-            delay_s = reply.get("delay_s") if kind == "temporary" else None
-            delay_s = float(delay_s) if isinstance(delay_s, int | float) else None
+            delay_s = _number(reply.get("delay_s")) if kind == "temporary" else None
+            delay_s = None if delay_s is None else min(_DELAY_LIMIT_S, max(0.0, delay_s))
             return Outcome(kind, self._failure_of(reply), delay_s, seconds, target)
         assert end is not None
         if end.reason == "timeout":
@@ -395,8 +399,11 @@ class Runner:
         return JobError(code=code, message=message, traceback=traceback, log_tail=tail, hint=_HINTS.get(code))
 
     def _failure_of(self, reply: Mapping[str, Any]) -> JobError:
-        code, message = _text(reply, "code", 64), _text(reply, "message", _MESSAGE_LIMIT)
-        return self._failure(code or "function_error", message, _text(reply, "traceback", _TRACEBACK_LIMIT))
+        code, message = reply.get("code"), _text(reply, "message", _MESSAGE_LIMIT)
+        known = isinstance(code, str) and code in JOB_HINTS
+        return self._failure(
+            str(code) if known else "function_error", message, _text(reply, "traceback", _TRACEBACK_LIMIT)
+        )
 
     def _start_failure(self, reply: Mapping[str, Any] | None, end: End | None) -> RunnerStartFailed:
         if reply is not None:
@@ -466,19 +473,23 @@ def _isolation(message: Mapping[str, Any]) -> Isolation:
     )
 
 
-def _progress(message: Mapping[str, Any]) -> tuple[float, float | None, str | None]:
-    done, total, unit = message.get("done"), message.get("total"), message.get("unit")
-    return (
-        float(done) if isinstance(done, int | float) else 0.0,
-        float(total) if isinstance(total, int | float) else None,
-        unit if isinstance(unit, str) else None,
-    )
+def _progress(message: Mapping[str, Any]) -> tuple[float, float | None, str | None] | None:
+    """None when it does not say how much is done."""
+    done = _number(message.get("done"))
+    if done is None:
+        return None
+    return done, _number(message.get("total")), _text(message, "unit", _UNIT_LIMIT) or None
+
+
+def _number(value: object) -> float | None:
+    """A number out of the function's process; None for what is none: not finite, or beyond what counts things."""
+    return float(value) if isinstance(value, int | float) and -_NUMBER_LIMIT <= value <= _NUMBER_LIMIT else None
 
 
 def _text(message: Mapping[str, Any], name: str, limit: int) -> str:
     """A string out of the function's process: bounded, the end kept, without lone surrogates."""
     value = message.get(name)
-    return str(value)[-limit:].encode("utf-8", "replace").decode() if value else ""
+    return value[-limit:].encode("utf-8", "replace").decode() if isinstance(value, str) else ""
 
 
 def _how_it_ended(end: End) -> tuple[str, str]:

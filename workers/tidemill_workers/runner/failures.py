@@ -40,7 +40,7 @@ def describe(api: Any, error: BaseException, phase: str) -> dict[str, Any]:
     delay_s = getattr(error, "delay", None) if isinstance(error, api.TemporaryError) else None
     try:
         delay_s = None if delay_s is None else max(0.0, float(delay_s))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         delay_s = None  # a delay that is no number is no reason to lose the error that carries it
     return {
         "kind": kind,

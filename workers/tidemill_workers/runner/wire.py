@@ -45,9 +45,10 @@ def receive(fd: int) -> Message | None:
 
 
 class Decoder:
-    """Messages out of chunks, for a non-blocking reader."""
+    """Messages out of chunks, for a non-blocking reader. One larger than `limit` (bytes) is refused."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = LIMIT_BYTES) -> None:
+        self._limit = limit
         self._buffer = bytearray()
 
     def feed(self, chunk: bytes) -> list[Message]:
@@ -55,7 +56,7 @@ class Decoder:
         self._buffer += chunk
         messages = []
         while len(self._buffer) >= _LENGTH.size:
-            end = _LENGTH.size + _size(bytes(self._buffer[: _LENGTH.size]))
+            end = _LENGTH.size + _size(bytes(self._buffer[: _LENGTH.size]), self._limit)
             if len(self._buffer) < end:
                 break
             messages.append(_decode(bytes(self._buffer[_LENGTH.size : end])))
@@ -63,10 +64,10 @@ class Decoder:
         return messages
 
 
-def _size(head: bytes) -> int:
+def _size(head: bytes, limit: int = LIMIT_BYTES) -> int:
     size: int = _LENGTH.unpack(head)[0]
-    if size > LIMIT_BYTES:
-        raise WireError(f"a message of {size} bytes is larger than {LIMIT_BYTES}")
+    if size > limit:
+        raise WireError(f"a message of {size} bytes is larger than {limit}")
     return size
 
 
