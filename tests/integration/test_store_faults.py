@@ -105,6 +105,19 @@ def test_a_cut_download_goes_on_where_it_broke(
     assert (tmp_path / "file").read_bytes() == body
 
 
+def test_a_download_whose_every_answer_is_cut_goes_on(
+    s3: S3, store: S3Store, bucket: str, relay: Relay, tmp_path: Path
+) -> None:
+    body = hashlib.sha256(b"seed").digest() * (MIB // 32)
+    etag = store.put(bucket, "odd\tkey", body)
+    relay.cuts = [MIB // 4] * 3
+    done = open_store(settings_of(s3, endpoint=relay.endpoint)).download(
+        bucket, "odd\tkey", tmp_path / "file", etag=etag
+    )
+    assert relay.cut == 3
+    assert done.sha256 == hashlib.sha256(body).hexdigest()
+
+
 @pytest.mark.parametrize("key", ["plain", "odd\tkey"])
 def test_an_object_that_changes_during_a_cut_download_is_never_mixed(
     store: S3Store, bucket: str, tmp_path: Path, key: str, s3: S3, relay: Relay

@@ -22,7 +22,7 @@ from tidemill.errors import InvalidSpec, NotAllowed, NotFound, PreconditionFaile
 from tidemill.settings import StoreSettings
 from tidemill.store import keys, listing, notifications, unfinished
 from tidemill.store.api import Downloaded, ObjectInfo, Unfinished
-from tidemill.store.download import CHUNK_BYTES, Opened, download
+from tidemill.store.download import Opened, download
 from tidemill.store.multipart import COPY_BYTES, PART_BYTES, Upload, blocks, part_size
 from tidemill.store.probe import probe_conditional_put
 from tidemill.store.quick import Quick
@@ -30,6 +30,7 @@ from tidemill.store.signed import SignedRequests, pool, unavailable
 
 _META = "x-amz-meta-"
 _NOTIFICATION = {"notification": ""}
+_PIECE_BYTES = 2**16
 
 
 class S3Store:
@@ -317,7 +318,8 @@ def _info(bucket: str, key: str, headers: Mapping[str, str], version_id: str | N
 
 def _chunks(answer: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
     try:
-        yield from answer.stream(CHUNK_BYTES)
+        # What came of a piece before the connection broke is lost, so pieces are small.
+        yield from answer.stream(_PIECE_BYTES)
     except urllib3.exceptions.HTTPError as error:
         raise unavailable(f"the connection broke: {error}") from error
     finally:
