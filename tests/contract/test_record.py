@@ -513,6 +513,23 @@ def test_of_two_jobs_of_one_input_the_one_claimed_last_counts_whatever_the_agent
     assert visible(record) == {"a.txt": b"2"}
 
 
+@pytest.mark.parametrize("kind", ["inline", "large"])
+def test_a_version_that_was_named_replaces_the_result_of_a_newer_content_until_one_comes(
+    record: Record, kind: str
+) -> None:
+    def content(job_id: str, body: bytes, at: int, *, named: bool = False) -> CommitRecord:
+        source = JobInput(bucket="inbox", key="cat.jpg", etag="e", size=3, last_modified=at, pinned=named)
+        claimed_at = 1_700_000_050.5 if named else at + 0.5
+        output = make_output(kind, record, "a.txt", body)
+        return commit_of(record, output, job_id=job_id, input=source, claimed_at=claimed_at)
+
+    record.publish(content(JOB, b"of the second", 1_700_000_020))
+    assert record.publish(content(OTHER_JOB, b"of the first", 1_700_000_000, named=True)).state == "succeeded"
+    assert visible(record) == {"a.txt": b"of the first"}
+    assert record.publish(content("a" * 32, b"of the third", 1_700_000_060)).state == "succeeded"
+    assert visible(record) == {"a.txt": b"of the third"}
+
+
 @pytest.mark.parametrize(("claimed_at", "state"), [(1_700_000_100.001, "succeeded"), (1_700_000_099.999, "cancelled")])
 def test_outputs_that_were_published_before_commits_knew_their_claim_have_a_place_in_the_order(
     record: Record, claimed_at: float, state: str

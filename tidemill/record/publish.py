@@ -4,9 +4,10 @@ Any process may run it, several at once, and each may die at any instruction; th
 every step is decided by what the store shows, never by who asks:
 
 - Each output carries who made it: job, generation, function, a digest of the input's bucket and key, and an order
-  (the input's last-modified, then when the attempt was claimed). So whoever finds an object under the wanted key knows
-  whether it is *the same* (done), *older* (an earlier generation, or an earlier content or call of the same input:
-  replaced by If-Match), *newer* (leave it: this publication comes too late), or *foreign* (`on_conflict` decides).
+  (the input's last-modified, then when the attempt was claimed; the claim alone for a version that its caller named).
+  So whoever finds an object under the wanted key knows whether it is *the same* (done), *older* (an earlier generation,
+  or an earlier content or call of the same input: replaced by If-Match), *newer* (leave it: this publication comes too
+  late), or *foreign* (`on_conflict` decides).
 - Last-modified has whole seconds. Within one, claims order the contents: an attempt that was claimed after the content
   had changed finds no input under its ETag. Claims have the ledger's clock; agents' clocks may differ.
 - Small outputs are created by If-None-Match. Large ones are copied by the store after a HEAD; S3 has no conditional
@@ -73,13 +74,15 @@ class Publication:
         self._previous = previous
         source = commit.input
         claimed_at = commit.claimed_at if commit.claimed_at is not None else commit.committed_at
+        # Who names an older version wants its result now, though there is one of a newer content.
+        since = max(source.last_modified, int(claimed_at)) if source.pinned else source.last_modified
         self._metadata = {
             JOB: commit.job_id,
             GENERATION: str(commit.generation),
             HOP: str(source.hop + 1),
             FUNCTION: commit.function,
             INPUT: _digest(source.bucket, source.key),
-            ORDER: f"{source.last_modified:012d}-{max(0, int(claimed_at * 1000)):015d}",
+            ORDER: f"{since:012d}-{max(0, int(claimed_at * 1000)):015d}",
         }
 
     def run(self) -> Manifest:
