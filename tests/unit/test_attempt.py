@@ -351,11 +351,14 @@ def test_an_input_that_no_emptying_of_the_disk_makes_room_for_fails_and_is_not_f
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = SimpleNamespace(free=3 * 2**20, total=4 * 2**20)
-    fits, too_large = scene.claim(b"x" * 4 * 2**20, key="fn/fits"), scene.claim(b"x" * (4 * 2**20 + 1), key="fn/large")
+    fits = scene.claim(b"x" * 4 * 2**20, key="fn/fits")
+    too_large = scene.claim(b"x" * (4 * 2**20 + 1), key="fn/large", max_attempts=2)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: disk)
     assert scene.work(fits).state is JobState.succeeded, "the space that is free decides nothing"
     monkeypatch.setattr(scene.store, "download", lambda *_, **__: pytest.fail("fetched"))
     job = scene.work(too_large)
+    assert (job.state, job.attempt) == (JobState.queued, 1), "another agent may have a larger disk"
+    job = scene.work(scene.claim_again(job.id))
     assert (job.state, job.error and job.error.code) == (JobState.failed, "input_too_large")
     assert job.error is not None
     assert "4,194,305 bytes" in job.error.message

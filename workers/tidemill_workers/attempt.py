@@ -146,7 +146,10 @@ class Attempt:
         if disk.free < DISK_ROOM_BYTES:
             raise OSError(errno.ENOSPC, "the disk is full", str(shop.work_dir))
         if source.size > disk.total:
-            return self._end(function, End("failed", _too_large(source, shop.agent, disk.total)))
+            fault = _too_large(source, shop.agent, disk.total)
+            if self._claim.token.attempt < self._claim.max_attempts:  # another agent may have a larger one
+                return self._give_back(_backoff_s(self._claim.token.attempt), count=True, error=fault)
+            return self._end(function, End("failed", fault))
         try:
             got = shop.record.store.download(
                 source.bucket, source.key, file, etag=source.etag or None, version_id=source.version_id
