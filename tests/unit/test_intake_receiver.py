@@ -150,6 +150,16 @@ def test_bodies_without_room_hear_200_whole_and_are_dropped_and_counted() -> Non
     assert services.metrics.events_received._value.get() == 10
 
 
+def test_a_body_without_room_holds_nothing_while_the_rest_of_it_is_read() -> None:
+    services = gateway(MemoryStore(), MemoryLedger())
+    for _ in range(3):
+        Sender(services, 80).send()
+    before, counted = held(services), []
+    Sender(services, 80, seen=lambda: counted.append(held(services) - before)).send()
+    assert max(counted) <= 16 * MIB - before
+    assert counted[-1] == 0, "others have the room that it gave up"
+
+
 def test_large_bodies_are_taken_one_by_one() -> None:
     services = gateway(MemoryStore(), MemoryLedger())
     for size in (10, 10, MIB, 10, 10, MIB, MIB):

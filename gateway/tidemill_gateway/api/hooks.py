@@ -97,8 +97,11 @@ class Hooks:
                     held += len(part)
                 if room:
                     parts.append(part)
-                else:  # read on, unkept: a store that is cut off would send it all again
-                    parts.clear()
+                    continue
+                # Read on, unkept: a store that is cut off would send it all again.
+                parts.clear()
+                self._receiver.let_go(held)
+                held = 0
             if room:
                 self._receiver.offer(store, part if len(parts) == 1 else b"".join(parts), held=held)
                 held = 0
