@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from pydantic import SecretStr
+from structlog.testing import capture_logs
 
 from tidemill.errors import InvalidSpec, NotAllowed, NotFound, StoreUnavailable, TidemillError
 from tidemill.models import FunctionRecord, FunctionSpec, JobInput, RequestRecord
@@ -13,7 +14,10 @@ from tidemill.record import Record, keys
 from tidemill.settings import GatewaySettings, IntakeSettings
 from tidemill.store import ObjectInfo
 from tidemill.testing import MemoryLedger, MemoryStore
+from tidemill_gateway.catalogue import Table
+from tidemill_gateway.intake.memo import Memo
 from tidemill_gateway.intake.reconciler import Reconciler
+from tidemill_gateway.intake.submit import Taken
 from tidemill_gateway.services import Services
 
 INTERVAL_S = 2.0
@@ -237,6 +241,57 @@ def test_an_object_that_the_store_refuses_to_show_is_noted_and_holds_up_no_other
     ((bucket, key, reason, _),) = world.ledger.ignored()
     assert (bucket, key) == ("inbox", "in/0-sse-c")
     assert reason == f"not readable: {refusal}"
+
+
+def test_very_many_refused_objects_are_not_all_asked_for_at_each_listing_and_others_are_found() -> None:
+    world = World("in/")
+    world.reconciler._refused = Memo(100, 300.0, lambda: world.now)  # far less than there are
+    world.services.submitter._noted = Memo(100, 600.0)
+    for number in range(6000):
+        name = f"in/{number:05}"
+        world.store.put("inbox", name, b"x")
+        if number < 5000:
+            world.store.refused[name] = NotAllowed("HEAD: 403")
+    with capture_logs() as logs:
+        world.reconciler.round()
+    assert world.keys() == {f"in/{number:05}" for number in range(5000, 6000)}
+    [told] = [line for line in logs if line["event"] == "reconciler.many_refused"]
+    assert (told["bucket"], told["prefix"]) == ("inbox", "in/")
+    for _ in range(3):
+        before = len(world.store.asked)
+        world.reconciler.round()
+        assert 1000 <= len(world.store.asked) - before <= 1100
+
+
+def test_an_object_among_very_many_refused_ones_is_found_by_a_later_listing() -> None:
+    world = World("in/")
+    for number in range(2001):
+        name = f"in/{number:05}"
+        world.store.put("inbox", name, b"x")
+        if number != 1200:
+            world.store.refused[name] = NotAllowed("HEAD: 403")
+    world.run_until(60.0)
+    assert world.keys() == {"in/01200"}
+
+
+@pytest.mark.parametrize("entries", [2, 5])
+def test_a_fault_of_our_own_at_one_object_keeps_those_beside_it_from_nothing(
+    entries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World("in/")
+    for number in range(entries):
+        world.store.put("inbox", f"in/{number}", b"x")
+    listed = world.services.submitter.listed
+
+    def faulty(table: Table, bucket: str, key: str) -> Taken:
+        if key == "in/0":
+            raise ZeroDivisionError
+        return listed(table, bucket, key)
+
+    monkeypatch.setattr(world.services.submitter, "listed", faulty)
+    with pytest.raises(ZeroDivisionError):
+        world.reconciler.round()
+    assert world.keys() == {f"in/{number}" for number in range(1, entries)}
 
 
 def test_a_refused_object_is_asked_for_again_after_minutes_and_becomes_one_job_when_the_refusal_is_over() -> None:

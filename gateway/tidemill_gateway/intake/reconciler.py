@@ -12,8 +12,9 @@ Two lanes, each with at most 2 % of a core, so that a bucket of millions does no
   once a day. Between two of its pages the hot lane is served.
 
 A prefix that cannot be listed waits for its next turn and holds up no other one. An object that the store refuses to
-show is noted as ignored, holds up none of those behind it, and is tried again after some minutes. After a change of the
-ledger's epoch, and after a replay, everything is hot once.
+show is noted as ignored, holds up none of those behind it, and is tried again after some minutes. After 1,000 refusals
+in one listing only a few more are asked for on each page, until one of them is refused. After a change of the ledger's
+epoch, and after a replay, everything is hot once.
 
 One gateway does it, the holder of the lease `reconciler`. Request records (API calls) are listed too, with at most 1 %
 of a core: one that the ledger does not know, because it lost its memory or because the gateway died between the record
@@ -54,6 +55,7 @@ _YOUNG_REQUEST_S = 3.0
 _TAKERS = 4
 _LEASE_S = 4.0
 _REFUSED_S = 300.0
+_MOST_REFUSED, _FEW = 1000, 20
 _COMPLAIN_S = 10.0
 T = TypeVar("T")
 Open = tuple[str, str, int]  # function, job id, generation
@@ -250,6 +252,7 @@ class Reconciler:
         complete = True
         others_s = 0.0
         taking_s = self._taking_s
+        refused: list[str] = []
 
         def pages() -> int:
             nonlocal complete, others_s
@@ -259,7 +262,7 @@ class Reconciler:
                     complete = False
                     break
                 listed += len(page)
-                self._page(table, page)
+                self._page(table, page, refused)
                 if cold and self._ticks() >= self._hot_at:
                     cpu = self._cpu_s()
                     self._hot(table)
@@ -275,10 +278,14 @@ class Reconciler:
                 spent_s = spent_s if cold else self._costs[place]
         except TidemillError as error:
             self._complain(error, bucket=place[0], prefix=place[1])
+        if len(refused) >= _MOST_REFUSED and self._may_complain():
+            log.warning("reconciler.many_refused", bucket=place[0], prefix=place[1], last_key=refused[-1])
         self._ended[place] = self._ticks()
         return spent_s
 
-    def _page(self, table: Table, page: list[ObjectInfo]) -> None:
+    def _page(self, table: Table, page: list[ObjectInfo], refused: list[str]) -> None:
+        """Take what is new on a page. `refused` gets the keys of this listing that the store does not show: when there
+        are very many, as many questions at each listing would find nothing but those."""
         ids: list[str] = []
         infos: list[ObjectInfo] = []
         for info in page:
@@ -295,7 +302,12 @@ class Reconciler:
             if not is_known and not self._no_job.get(job_id) and not self._refused.get(_seen(info))
         }
         cpu = self._cpu_s()
-        self._each(lambda info: self._take(table, info), new.values())
+        careful = len(refused) >= _MOST_REFUSED
+        for chunk in _chunks(new.values(), _FEW if careful else len(page)):
+            before = len(refused)
+            self._each(lambda info: self._take(table, info, refused), chunk)
+            if careful and len(refused) > before:
+                break
         self._taking_s += self._cpu_s() - cpu
 
     def _candidates(self, table: Table, info: ObjectInfo) -> Iterator[str]:
@@ -312,11 +324,12 @@ class Reconciler:
             else:
                 yield identity(record, self._store.name, info)
 
-    def _take(self, table: Table, info: ObjectInfo) -> None:
+    def _take(self, table: Table, info: ObjectInfo, refused: list[str]) -> None:
         taken = self._submitter.listed(table, info.bucket, info.key)
         if taken.created:
             self._metrics.jobs_accepted.labels("listing").inc(taken.created)
         if taken.refused:
+            refused.append(info.key)
             self._refused.put(_seen(info), True)
         for record, _ in current_targets(table, info):
             listed_id, head_id = identity(record, self._store.name, info), taken.ids.get(record.name)
@@ -396,21 +409,26 @@ class Reconciler:
             raise errors[0]
 
     def _complain(self, error: TidemillError, **where: str) -> None:
-        now = self._ticks()
-        if now - self._complained_at >= _COMPLAIN_S:
-            self._complained_at = now
+        if self._may_complain():
             log.warning("reconciler.broke_off", code=error.error_code, error=str(error), **where)
+
+    def _may_complain(self) -> bool:
+        now = self._ticks()
+        if now - self._complained_at < _COMPLAIN_S:
+            return False
+        self._complained_at = now
+        return True
 
 
 def _seen(info: ObjectInfo) -> Seen:
     return info.bucket, info.key, info.etag, info.last_modified
 
 
-def _error_of(action: Callable[[T], None], entry: T) -> TidemillError | None:
+def _error_of(action: Callable[[T], None], entry: T) -> Exception | None:
     """Do it for one; give the error that came of it."""
     try:
         action(entry)
-    except TidemillError as error:  # raised by the caller when all were tried
+    except Exception as error:  # noqa: BLE001 - raised by the caller when all were tried
         return error
     return None
 
