@@ -8,7 +8,9 @@ import secrets
 import signal
 import socket
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -39,6 +41,7 @@ from tidemill_placement.service import LEASE, Service, Timing
 from tidemill_placement.sweeper import Sweeper
 
 _THREADS = 16
+_ENDERS = 4  # threads that end jobs: so many for the planner, so many for the sweep
 _PAUSE_S, _LONGEST_PAUSE_S = 0.5, 5.0
 log = structlog.get_logger(__name__)
 
@@ -58,9 +61,9 @@ async def _serve(settings: Settings) -> None:
     url = settings.redis.url.get_secret_value()
     ledger = connect(url, settings.redis.prefix)
     record = Record(open_store(settings.store), settings.store.bucket)
-    with ThreadPoolExecutor(4, thread_name_prefix="ends") as workers:
+    with _threads("ends") as ends, _threads("finishes") as finishes:
         bell, events = Doorbell(url), FlowerEvents(url)
-        service = assemble(settings, ledger, record, bell, events, workers)
+        service = assemble(settings, ledger, record, bell, events, ends, finishes)
         service.stop = stop
         if await _prepared(record, ledger, settings.pools_file, stop):
             log.info("placement.ready", holder=service.holder)
@@ -70,15 +73,27 @@ async def _serve(settings: Settings) -> None:
     log.info("placement.ended")
 
 
+@contextmanager
+def _threads(name: str) -> Iterator[ThreadPoolExecutor]:
+    """Threads for ends of jobs. At the end those that were begun are waited for; the others are the next leader's."""
+    workers = ThreadPoolExecutor(_ENDERS, thread_name_prefix=name)
+    try:
+        yield workers
+    finally:
+        workers.shutdown(cancel_futures=True)
+
+
 def assemble(
     settings: Settings,
     ledger: Ledger,
     record: Record,
     bell: Doorbell,
     events: FlowerEvents | None,
-    workers: ThreadPoolExecutor,
+    ends: Executor,
+    finishes: Executor,
 ) -> Service:
-    """Give the service for these settings."""
+    """Give the service for these settings. The planner ends jobs in threads of `ends`, the sweep in those of
+    `finishes`: large copies must hold up no other ends."""
     placement, agent = settings.placement, settings.agent
     holder = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
     scalers: list[Scaler] = []
@@ -93,8 +108,8 @@ def assemble(
     crew = Crew(scalers, gone=ledger.agent_gone)
     return Service(
         ledger=ledger,
-        planner=Planner(ledger, record, bell, endings, crew, workers, rules, placement.tick_s, clock, lead),
-        sweeper=Sweeper(ledger, endings, bell, holder, agent.lease_s, agent.lease_s, workers, lead=lead),
+        planner=Planner(ledger, record, bell, endings, crew, ends, rules, placement.tick_s, clock, lead),
+        sweeper=Sweeper(ledger, endings, bell, holder, agent.lease_s, agent.lease_s, finishes, lead=lead),
         keeper=EpochKeeper(
             ledger,
             record,

@@ -382,6 +382,8 @@ class Planner:
 
 def _ended(ending: set[str], job_id: str, future: Future[object]) -> None:
     ending.discard(job_id)
+    if future.cancelled():
+        return  # the service ends
     if (error := future.exception()) is not None:
         # The sweep finds the job again when its lease is over.
         log.warning("job.end_failed", job_id=job_id, error=str(error), kind=type(error).__name__)

@@ -1,7 +1,8 @@
 """The sweep: what time has broken is mended, by the leader, every few seconds; its cost goes with what it finds.
 
 What a sweep takes over is ended in threads, and the next sweeps do not wait for that: a large result may be copied for
-minutes. Until then they keep its lease.
+minutes. Until then they keep its lease. How much is taken over is limited by what is in hand; the rest of the mending
+is not.
 """
 
 from __future__ import annotations
@@ -64,15 +65,16 @@ class Sweeper:
         self._lock = threading.Lock()
 
     def sweep(self) -> int:
-        """Sweep until nothing is left, or too many jobs are in hand. Gives the number of things that were found.
+        """Sweep until nothing is left but what there is no hand for. Gives the number of things that were found.
 
         Raises:
             LedgerUnavailable: the next sweep finds what is left.
         """
         found, fence = 0, self._lead.fence
         self._keep_leases()
-        while (room := _IN_HAND - len(self._in_hand)) > 0:
-            swept = self._ledger.sweep(self._holder, self._lease_s, self._agent_ttl_s, room, fence=fence)
+        while True:
+            room = max(0, _IN_HAND - len(self._in_hand))
+            swept = self._ledger.sweep(self._holder, self._lease_s, self._agent_ttl_s, seized=room, fence=fence)
             failpoint("sweep.swept")
             for agent in swept.ring:
                 self._bell.ring(self._pool(agent), agent)
@@ -111,6 +113,8 @@ class Sweeper:
     def _ended(self, job_id: str, future: Future[object]) -> None:
         with self._lock:
             del self._in_hand[job_id]
+        if future.cancelled():
+            return  # the service ends; a later sweep finds the job when its lease is over
         if (error := future.exception()) is not None:
             # A later sweep finds the job again when its lease is over.
             log.error("sweep.end_failed", job_id=job_id, exc_info=error)

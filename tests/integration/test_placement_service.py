@@ -144,9 +144,11 @@ class Running:
     async def _main(self) -> None:
         site = self._site
         self._loop = asyncio.get_running_loop()
-        with ThreadPoolExecutor(2) as workers:
+        with ThreadPoolExecutor(2) as ends, ThreadPoolExecutor(2) as finishes:
             bell, events = Doorbell(site.url), FlowerEvents(site.url)
-            self.service: Service = assemble(site.settings, connect(site.url), site.record, bell, events, workers)
+            self.service: Service = assemble(
+                site.settings, connect(site.url), site.record, bell, events, ends, finishes
+            )
             self.service.planner._crew.scalers = [site.scaler]
             self._ready.set()
             await self.service.run()

@@ -218,9 +218,14 @@ class LedgerMachine(RuleBasedStateMachine):
     def drain_agent(self, agent: str) -> None:
         self.each(lambda ledger, _: ledger.drain_agent(agent))
 
-    @rule(lease_s=LEASES, ttl_s=st.sampled_from([0.0, LONG_S, LONG_S]), limit=st.sampled_from([2, 200]))
-    def sweep(self, lease_s: float, ttl_s: float, limit: int) -> None:
-        self.each(lambda ledger, _: ledger.sweep("placement", lease_s, ttl_s, limit))
+    @rule(
+        lease_s=LEASES,
+        ttl_s=st.sampled_from([0.0, LONG_S, LONG_S]),
+        limit=st.sampled_from([2, 200]),
+        seized=st.sampled_from([None, None, 0, 1]),
+    )
+    def sweep(self, lease_s: float, ttl_s: float, limit: int, seized: int | None) -> None:
+        self.each(lambda ledger, _: ledger.sweep("placement", lease_s, ttl_s, limit, seized=seized))
         self.given(lambda reply: [*reply.exhausted, *reply.unpublished])
 
     @rule()

@@ -134,12 +134,52 @@ def test_a_sweep_takes_no_more_in_hand_than_it_can_hold_and_the_rest_later(site:
     site.slow.then = lambda claim: site.ledger.published(claim.token, Ended("succeeded"))
     site.now += LEASE_S + 1
     assert site.sweeper.sweep() == 200
-    assert site.sweeper.sweep() == 0
+    for _ in range(3):
+        site.now += 3
+        assert site.sweeper.sweep() == 0
+    assert sum(site.state(job_id) is JobState.committed for job_id in ids) == 250
     site.slow.go.set()
     wait_until(lambda: not site.sweeper._in_hand)
+    site.now += 3
     assert site.sweeper.sweep() == 50
     wait_until(lambda: all(site.state(job_id) is JobState.succeeded for job_id in ids))
     assert len(site.slow.begun) == 250
+
+
+def test_full_hands_keep_nothing_else_from_being_mended(site: Site) -> None:
+    for number in range(450):
+        site.committed(number)
+    site.now += 1
+    running = [site.claim(1000 + number).job.id for number in range(3)]
+    site.beat("p-b", slots=1)
+    site.submit(lost := f"{2000:032x}")
+    assert site.ledger.release(lost, "p-b", Placement(pool="p"))
+    site.now += LEASE_S + 1
+    assert site.sweeper.sweep() == 200 + 3 + 1
+    assert [site.state(job_id) for job_id in running] == [JobState.queued] * 3
+    assert ("p-b", "") in site.bell.rings
+    another = site.claim(3000).job.id
+    site.now += LEASE_S + 1
+    site.sweeper.sweep()
+    assert site.state(another) is JobState.queued
+
+
+def test_at_the_end_of_the_service_what_has_not_begun_is_left_to_the_next_leader(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    ids = [site.committed(number) for number in range(5)]
+    site.now += LEASE_S + 1
+    workers = ThreadPoolExecutor(1)
+    sweeper = Sweeper(site.ledger, site.slow, site.bell, "me", LEASE_S, 3600.0, workers, lead=site.lead)
+    assert sweeper.sweep() == 5
+    wait_until(lambda: len(site.slow.begun) == 1)
+    with caplog.at_level(logging.ERROR):
+        workers.shutdown(wait=False, cancel_futures=True)
+    assert (len(sweeper._in_hand), caplog.text) == (1, "")
+    site.slow.go.set()
+    wait_until(lambda: not sweeper._in_hand)
+    site.now += LEASE_S + 1
+    assert sorted(claim.job.id for claim in site.ledger.sweep("next", LEASE_S, 3600.0).unpublished) == ids
 
 
 def test_the_lease_of_a_job_that_another_leader_took_over_is_not_prolonged(site: Site) -> None:

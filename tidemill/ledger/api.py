@@ -386,12 +386,24 @@ class Ledger(Protocol):
         is marked: its agent hears of it with the next renewal. Gives the state before, None for no such job."""
 
     def sweep(
-        self, by: str, lease_s: float, agent_ttl_s: float, limit: int = 200, *, fence: int | None = None
+        self,
+        by: str,
+        lease_s: float,
+        agent_ttl_s: float,
+        limit: int = 200,
+        *,
+        seized: int | None = None,
+        fence: int | None = None,
     ) -> Swept:
         """Mend what time has broken; cost goes with what it finds. Expired leases: running jobs with attempts left are
         queued again, others are seized (`exhausted`); committed ones are handed over (`unpublished`). Released jobs of
         agents that are gone or silent for `agent_ttl_s` are queued again; agents with jobs released over 2 s ago and
-        unclaimed are in `ring`. Agents silent for longer are removed (`dead_agents`)."""
+        unclaimed are in `ring`. Agents silent for longer are removed (`dead_agents`).
+
+        Args:
+            limit: of each kind, in one call.
+            seized: how many jobs are taken over at most (None: `limit`); the others are put off for 2 s.
+        """
 
     def agent_gone(self, agent: str) -> int:
         """An agent is known to have ended: remove it, queue its released jobs again, let its leases expire now.

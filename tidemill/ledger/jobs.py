@@ -118,11 +118,19 @@ class JobCalls:
         return (JobState(before) if before else None), (wire.read_claim(seized[0]) if seized else None)
 
     def sweep(
-        self, by: str, lease_s: float, agent_ttl_s: float, limit: int = 200, *, fence: int | None = None
+        self,
+        by: str,
+        lease_s: float,
+        agent_ttl_s: float,
+        limit: int = 200,
+        *,
+        seized: int | None = None,
+        fence: int | None = None,
     ) -> Swept:
         times = (wire.micros(lease_s), wire.micros(agent_ttl_s))
+        hands = limit if seized is None else seized
         requeued, exhausted, unpublished, ring, dead, more = self._connection.run(
-            "sweep", by, *times, limit, _nonce(), wire.micros(_UNCLAIMED_S), wire.fence_arg(fence)
+            "sweep", by, *times, limit, _nonce(), wire.micros(_UNCLAIMED_S), wire.fence_arg(fence), hands
         )
         return Swept(
             requeued=tuple(requeued),

@@ -404,7 +404,14 @@ class MemoryJobs:
             return before, None
 
     def sweep(
-        self, by: str, lease_s: float, agent_ttl_s: float, limit: int = 200, *, fence: int | None = None
+        self,
+        by: str,
+        lease_s: float,
+        agent_ttl_s: float,
+        limit: int = 200,
+        *,
+        seized: int | None = None,
+        fence: int | None = None,
     ) -> Swept:
         with self._lock:
             epoch, now = self._live(), self._now()
@@ -415,8 +422,15 @@ class MemoryJobs:
             unpublished: list[Claim] = []
             in_hand = [held for state in _IN_HAND for held in self._by_state[state].values() if held.lease <= now]
             due = sorted(in_hand, key=lambda held: (held.lease, held.new.id))[:limit]
+            hands = limit if seized is None else seized
             for held in due:
                 agent = held.agent
+                used = held.attempt if held.counted == epoch else 0
+                over = held.state is JobState.committed or held.cancel or used >= held.new.max_attempts
+                if over and hands == 0:
+                    held.lease = now + _UNCLAIMED_US
+                    continue
+                hands -= over
                 if held.state is JobState.committed:
                     self._remember(held, now, "publication_taken_over", agent, by)
                     self._take(held, by, lease_s, now)
@@ -424,8 +438,7 @@ class MemoryJobs:
                     continue
                 if held.nonce:
                     self._remember(held, now, "lease_expired" if held.epoch == epoch else "lease_void", agent)
-                used = held.attempt if held.counted == epoch else 0
-                if held.cancel or used >= held.new.max_attempts:
+                if over:
                     self._take(held, by, lease_s, now)
                     exhausted.append(self._claim_of(held, True))
                 else:

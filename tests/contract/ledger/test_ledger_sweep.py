@@ -166,6 +166,46 @@ def test_twice_the_chunk_takes_more_than_one_sweep_and_loses_nothing(world: Worl
     assert sorted(requeued) == sorted(expired + held)
 
 
+def test_a_sweeper_without_room_mends_all_but_what_it_would_have_to_end(world: World) -> None:
+    ledger = world.ledger
+    late, used_up = world.claimed(), world.claimed(lease_s=0.0, max_attempts=1)
+    ledger.commit(late.token, Ended("succeeded"), 0.0)
+    running = world.claimed(lease_s=0.0)
+    swept = ledger.sweep("placement", 60.0, 60.0, seized=0)
+    assert swept == Swept(requeued=(running.job.id,))
+    assert ledger.sweep("placement", 60.0, 60.0) == NOTHING, "they are put off, so that they bar no others"
+    world.advance(2.01)
+    one = ledger.sweep("placement", 60.0, 60.0, seized=1)
+    assert len(one.unpublished) + len(one.exhausted) == 1
+    world.advance(2.01)
+    rest = ledger.sweep("placement", 60.0, 60.0)
+    taken = [claim.job.id for swept in (one, rest) for claim in (*swept.unpublished, *swept.exhausted)]
+    assert sorted(taken) == sorted([late.job.id, used_up.job.id])
+
+
+def test_what_a_sweeper_has_no_room_for_bars_nothing_behind_it(world: World) -> None:
+    ledger = world.ledger
+    for _ in range(4):
+        ledger.commit(world.claimed().token, Ended("succeeded"), 0.0)
+    world.advance(0.01)
+    running = world.claimed(lease_s=0.0).job.id
+    requeued: list[str] = []
+    for _ in range(10):
+        swept = ledger.sweep("placement", 60.0, 60.0, limit=2, seized=0)
+        requeued += swept.requeued
+        if not swept.more:
+            break
+    assert requeued == [running]
+
+
+def test_the_holder_of_a_job_that_was_put_off_finishes_it(world: World) -> None:
+    ledger, claim = world.ledger, world.claimed()
+    ledger.commit(claim.token, Ended("succeeded"), 0.0)
+    ledger.sweep("placement", 60.0, 60.0, seized=0)
+    world.finish(claim.token)
+    assert ledger.sweep("placement", 60.0, 60.0) == NOTHING
+
+
 def test_agent_gone_queues_more_jobs_than_one_call_moves(world: World) -> None:
     agent = world.agent()
     ids = [world.submit() for _ in range(1001)]

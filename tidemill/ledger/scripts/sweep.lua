@@ -1,13 +1,15 @@
 -- Purpose: mend what time has broken: leases that ended, agents that fell silent, released jobs that nobody claims.
 -- KEYS:    1 prefix
 -- ARGV:    1 by whom, 2 lease (us), 3 silence of an agent (us), 4 limit of each kind, 5 nonce of this call,
---          6 age of an unclaimed release (us), 7 leader's fence ("" = none)
+--          6 pause (us): age of an unclaimed release, and how long a job that found no room is put off,
+--          7 leader's fence ("" = none), 8 limit of jobs that are taken over
 -- Reply:   {requeued ids, exhausted jobs, unpublished jobs, agents to ring, dead agents, more (0, 1)};
 --          a job is {id, look first, fields, history} and belongs to the caller now. Nothing for an old fence
 -- States:  running -> queued, or seized (attempts used up, or to be cancelled); committed (seized); released -> queued
 if not EPOCH then return NO_EPOCH end
 if deposed(ARGV[7]) then return {{}, {}, {}, {}, {}, 0} end
 local by, lease, silence, limit, nonce = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
+local pause, hands = tonumber(ARGV[6]), tonumber(ARGV[8])
 local requeued, exhausted, unpublished, ring, dead, more = {}, {}, {}, {}, {}, 0
 
 local due = redis.call("ZRANGEBYSCORE", KEY.leases, "-inf", NOW, "LIMIT", 0, limit)
@@ -15,19 +17,25 @@ if #due == limit then more = 1 end
 for _, id in ipairs(due) do
   local job = load(id)
   local agent = job and job.agent
-  if not job or (job.state ~= "running" and job.state ~= "committed") then
+  local held = job and (job.state == "running" or job.state == "committed")
+  local used = held and job.counted == EPOCH and job.attempt or 0
+  local over = held and (job.state == "committed" or job.cancel or used >= job.max)
+  if not held then
     redis.call("ZREM", KEY.leases, id)
+  elseif over and hands == 0 then
+    redis.call("ZADD", KEY.leases, NOW + pause, id) -- so that it bars nothing behind it; its holder keeps its token
   elseif job.state == "committed" then
     remember(id, "publication_taken_over", job.attempt, agent, by)
     take(id, job, by, lease, nonce)
     unpublished[#unpublished + 1] = whole(id, true)
+    hands = hands - 1
   else
     local void = tonumber(job.epoch) ~= EPOCH
-    local used = job.counted == EPOCH and job.attempt or 0
     if job.nonce then remember(id, void and "lease_void" or "lease_expired", job.attempt, agent) end
-    if job.cancel or used >= job.max then
+    if over then
       take(id, job, by, lease, nonce)
       exhausted[#exhausted + 1] = whole(id, true)
+      hands = hands - 1
     else
       redis.call("HDEL", KEY.job .. id, "nonce")
       requeue(id, job)
@@ -46,7 +54,7 @@ for _, agent in ipairs(redis.call("ZRANGEBYSCORE", KEY.agents, "-inf", NOW - sil
 end
 if #dead == limit then more = 1 end
 
-local late = redis.call("ZRANGEBYSCORE", KEY.unclaimed, "-inf", NOW - tonumber(ARGV[6]), "LIMIT", 0, limit)
+local late = redis.call("ZRANGEBYSCORE", KEY.unclaimed, "-inf", NOW - pause, "LIMIT", 0, limit)
 if #late == limit then more = 1 end
 local room = limit
 for _, agent in ipairs(late) do
