@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -125,6 +125,7 @@ class Calls:
         digest = _digest_of(call.subject)
         fingerprint = _sha256(json.dumps([function.name, values, digest], sort_keys=True).encode())
         stored = self._record.get_request(function.name, job_id, 1) if call.key else None
+        request = None
         if stored is None:
             if isinstance(call.subject, Named):
                 found = self._named(owner, call.subject)
@@ -141,14 +142,19 @@ class Calls:
                 key=call.key,
                 created_at=self._clock(),
             )
-            stored = self._record.put_request(request)
+            try:
+                stored = self._record.put_request(request)
+            except Conflict:  # another call came in between
+                return self._earlier(owner, call, job_id, digest, values)
             failpoint("accept.request_stored")
-        if stored.fingerprint != fingerprint:
-            raise _other_content(call)
-        job = self._submit(function, stored, look_first=False, via="api")
-        if not self._same_call(job, stored):
-            raise _other_content(call)
-        return job
+        if stored.fingerprint == fingerprint:
+            job = self._submit(function, stored, look_first=False, via="api")
+            if self._same_call(job, stored.input, stored.params):
+                return job
+            if stored == request:  # ours, and no other call's: it would keep the key from those who call it rightly
+                self._record.delete_request(stored)
+                raise _other_content(call)
+        return self._earlier(owner, call, job_id, digest, values)
 
     def function(self, name: str) -> FunctionRecord:
         """Give a function. The bucket has the last word: a ledger that was lost knows none until it is restored.
@@ -196,11 +202,31 @@ class Calls:
             raise NotFound(f"the payload of job {job_id} is gone from the store", hint="Send it again.")
         return input_of(info, name=safe_name(subject.name))
 
-    def _same_call(self, job: Job, request: RequestRecord) -> bool:
+    def _earlier(self, owner: Owner, call: Call, job_id: str, digest: str, params: Mapping[str, Any]) -> Job:
+        """Give the job of a call whose request is not under its key, but another one. That may have been left by a
+        wrong call that died before it took it back, or is about to: the job itself tells.
+
+        Raises:
+            Conflict: there is no such job, or it is of another content too.
+        """
+        try:
+            job = self._lookup.find(job_id)
+            if isinstance(call.subject, Named):
+                source = self._named(owner, call.subject)
+            else:
+                key = self._record.payload_key(job_id, digest[:32])
+                source = JobInput(bucket=self._record.bucket, key=key, etag="", size=0)
+        except (NotFound, LedgerUnavailable):
+            raise _other_content(call) from None
+        if not self._same_call(job, source, params):
+            raise _other_content(call)
+        return job
+
+    def _same_call(self, job: Job, now: JobInput, params: Mapping[str, Any]) -> bool:
         """Whether a job of this id is the one that was called for. Retention takes a request before its manifest: a job
         that ended long ago may have come from the same key with another content."""
-        was, now = job.input, request.input
-        same = (was.bucket, was.key, job.params) == (now.bucket, now.key, request.params)
+        was = job.input
+        same = (was.bucket, was.key, job.params) == (now.bucket, now.key, params)
         if not same or now.bucket == self._record.bucket:
             return same  # the key of a payload holds the digest of its content
         return (was.etag, was.size, _version_of(was)) == (now.etag, now.size, _version_of(now))

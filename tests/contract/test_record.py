@@ -116,11 +116,15 @@ def request_of(**more: object) -> RequestRecord:
 
 def test_the_first_request_of_a_key_counts(record: Record) -> None:
     first = record.put_request(request_of())
+    assert first == request_of()
     assert record.put_request(request_of(created_at=2.0)) == first
     with pytest.raises(Conflict, match="cat-1"):
         record.put_request(request_of(fingerprint="f2"))
     assert record.get_request("caption", JOB, 1) == first
     assert record.get_request("caption", JOB, 2) is None
+    record.delete_request(first)
+    assert record.get_request("caption", JOB, 1) is None
+    record.delete_request(first)
 
 
 def test_requests_and_manifests_are_listed_by_name(record: Record) -> None:

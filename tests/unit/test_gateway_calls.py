@@ -6,7 +6,7 @@ import io
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from pydantic import SecretStr
@@ -117,6 +117,8 @@ def test_a_key_whose_request_had_its_time_gives_no_result_of_another_content(sit
             with pytest.raises(Conflict) as refused:
                 site.accept(content, "k", params)
             assert refused.value.error_code == "idempotency_conflict"
+            assert site.record.get_request("echo", job.id, 1) is None, "it is no request of this job"
+        assert site.accept(b"first", key="k").id == job.id
 
 
 def test_a_key_whose_request_had_its_time_gives_no_result_of_an_object_that_changed(site: Site) -> None:
@@ -130,6 +132,85 @@ def test_a_key_whose_request_had_its_time_gives_no_result_of_an_object_that_chan
     with pytest.raises(Conflict) as refused:
         site.name("k")
     assert refused.value.error_code == "idempotency_conflict"
+    site.now = 1000.0
+    site.store.put("inbox", "a.txt", b"first")
+    assert site.name("k").id == job.id, "the wrong call left nothing"
+
+
+class Killed(Exception):
+    """The gateway is killed."""
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_wrong_call_that_died_keeps_its_key_from_nobody(
+    site: Site, named: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def call(content: bytes) -> Job:
+        if not named:
+            return site.accept(content, key="k")
+        site.now = 1000.0
+        site.store.put("inbox", "a.txt", content)
+        return site.name("k")
+
+    job = call(b"first")
+    site.end(job.id)
+    site.remove(keys.request("echo", job.id, 1))
+    with monkeypatch.context() as dying:
+        dying.setattr(site.services.submitter, "submit", lambda *_: _raise(Killed()))
+        with pytest.raises(Killed):
+            call(b"wrong")
+    assert site.record.get_request("echo", job.id, 1) is not None
+    for _ in range(2):
+        for content in (b"wrong", b"other"):
+            with pytest.raises(Conflict) as refused:
+                call(content)
+            assert refused.value.error_code == "idempotency_conflict"
+        assert call(b"first").id == job.id
+
+
+def test_a_right_call_beside_a_wrong_one_gets_its_job(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = site.accept(b"first", key="k")
+    site.end(job.id)
+    site.remove(keys.request("echo", job.id, 1))
+    put, answers = site.record.put_request, []
+
+    def meanwhile(request: RequestRecord) -> RequestRecord:
+        monkeypatch.setattr(site.record, "put_request", put)
+        stored = put(request)
+        for content in (b"first", b"wrong"):
+            try:
+                answers.append(str(site.accept(content, "k").state))
+            except Conflict as error:
+                answers.append(error.error_code)
+        assert site.record.get_request("echo", job.id, 1) == stored, "who made it takes it back"
+        return stored
+
+    monkeypatch.setattr(site.record, "put_request", meanwhile)
+    with pytest.raises(Conflict):
+        site.accept(b"wrong", "k")
+    assert answers == ["succeeded", "idempotency_conflict"]
+    assert site.record.get_request("echo", job.id, 1) is None
+
+
+def test_a_right_call_that_meets_a_wrong_one_at_its_request_gets_its_job(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = site.accept(b"first", key="k")
+    site.end(job.id)
+    site.remove(keys.request("echo", job.id, 1))
+    put = site.record.put_request
+
+    def late(request: RequestRecord) -> RequestRecord:
+        monkeypatch.setattr(site.record, "put_request", put)
+        put(request.model_copy(update={"fingerprint": "other"}))  # of a wrong call, a moment before ours
+        return put(request)
+
+    monkeypatch.setattr(site.record, "put_request", late)
+    assert site.accept(b"first", "k").id == job.id
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 def _claimed_before(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

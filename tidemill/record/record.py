@@ -62,8 +62,12 @@ class Record:
 
     # -- requests and payloads -----------------------------------------------------------------------------------
     def put_request(self, request: RequestRecord) -> RequestRecord:
-        """Accept a call once; gives the stored record, which is the first one. Raises `Conflict` when that one was
-        another call under the same key."""
+        """Accept a call once; gives the stored record, which is the first one. It equals `request` when this call wrote
+        it, also when the answer was lost: that of another call has another `created_at`.
+
+        Raises:
+            Conflict: the first one was another call under the same key.
+        """
         key = keys.request(request.function, request.job_id, request.generation)
         stored = self._objects.create(key, request)
         if stored.fingerprint != request.fingerprint:
@@ -76,6 +80,9 @@ class Record:
 
     def get_request(self, function: str, job_id: str, generation: int) -> RequestRecord | None:
         return self._objects.read(keys.request(function, job_id, generation), RequestRecord)
+
+    def delete_request(self, request: RequestRecord) -> None:
+        self.store.delete(self.bucket, keys.request(request.function, request.job_id, request.generation))
 
     def payload_key(self, job_id: str, name: str, number: int = 0) -> str:
         """Where the payload of a call goes; `name` is the caller's and is made safe."""
