@@ -2,8 +2,8 @@
 
 Little is read when little happens: agents and the version of the specs at each turn, the backlog only while something
 may wait. What is written is only what changed. In this order: wanted runners before the jobs that need them; grants
-before agents stop; ends of impossible jobs beside it, in threads, since they write to the store. None is ended while
-the ledger is being rebuilt: it lacks pools and functions then.
+before agents stop; ends of impossible jobs beside it, in threads: no turn waits for the store. None is ended while the
+ledger is being rebuilt: it lacks pools and functions then.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import structlog
 from tidemill.errors import TidemillError
 from tidemill.failpoints import failpoint
 from tidemill.ledger.api import AgentReport, Backlog, Ledger, StartFailure, Transition
-from tidemill.models import FunctionRecord, Placement
-from tidemill.record import Record
+from tidemill.models import FunctionRecord, Placement, PoolSpec
+from tidemill.record import Record, keys
 from tidemill_placement.core import Agent, Plan, Pool, Queue, Release, Rules, Runner, Waiting, World, plan
 from tidemill_placement.crew import Crew
 from tidemill_placement.endings import Endings
@@ -39,6 +39,7 @@ _NOTE_AFTER_S = 0.5
 _NOTES_AT_ONCE = 10
 _NOTES_KEPT = 5_000
 _ENDS_AT_ONCE = 100
+_EXISTS_S = 1.0  # so long a function that the bucket has is not asked for again; its jobs leave room to other ends
 _LONGEST_FIRST_LOAD_S = 10.0  # a first load may build an environment, which the next ones do not
 _SOON_S = 0.2
 _BUSY_S = 0.5  # jobs wait and nothing else is going on; less than `Rules.ahead_s`, so that no slot runs dry
@@ -102,8 +103,9 @@ class Planner:
         self._loading: dict[tuple[str, str], float] = {}
         self._noted: dict[str, str] = {}
         self._ending: set[str] = set()
+        self._existed_at: dict[str, float] = {}  # functions that are missing here, and not in the bucket
         self._failures: dict[tuple[str, str], StartFailure] = {}
-        self._complete: bool | None = None
+        self._complete_now: bool | None = None  # as this turn has found it
         self._failures_at = self._backlog_at = self._looked_at = 0.0
         self._backlog_due = 0.0
 
@@ -118,7 +120,7 @@ class Planner:
 
     def _turn(self, lines: Iterable[Transition]) -> Turn:
         self._fence = self._lead.fence  # of one turn: one that was begun under an old lease is refused to its end
-        self._complete = None
+        self._complete_now = None
         self.view.apply(lines)
         now = self._clock.now()
         self._read_specs()
@@ -262,16 +264,23 @@ class Planner:
 
     def _end_deleted(self, queue: Backlog) -> None:
         """The bucket has the last word: after a loss of Redis its functions are missing here for a moment."""
-        if not self._may_end():
+        if self._clock.now() - self._existed_at.get(queue.function, 0.0) < _EXISTS_S:
             return
+        unsure = _Once(partial(self._may_exist, queue.function))
+        for job in queue.jobs:
+            end = partial(self._endings.function_deleted, job.id, queue.function)
+            self._end(job.id, partial(_unless, unsure, end))
+
+    def _may_exist(self, function: str) -> bool:
         try:
-            stored = self._record.get_function(queue.function)
+            stored = self._record.get_function(function)
+            exists = stored is not None and stored.deleted_at is None
         except TidemillError as error:  # also a damaged record: its jobs wait until somebody has mended it
-            log.warning("function.unknown", function=queue.function, error=str(error))
-            return
-        if stored is None or stored.deleted_at is not None:
-            for job in queue.jobs:
-                self._end(job.id, partial(self._endings.function_deleted, job.id, queue.function))
+            log.warning("function.unknown", function=function, error=str(error))
+            exists = True
+        if exists:
+            self._existed_at[function] = self._clock.now()
+        return exists
 
     def _end(self, job_id: str, work: Callable[[], object]) -> None:
         """End a job in a thread, unless that is on its way already."""
@@ -282,20 +291,22 @@ class Planner:
 
     def _may_end(self) -> bool:
         """Whether the ledger is complete, asked once a turn and only when something is to end."""
-        if self._complete is None:
+        if self._complete_now is None:
             epoch = self._ledger.epoch()
-            self._complete = epoch is not None and epoch[1] > 0
-        return self._complete
+            self._complete_now = epoch is not None and epoch[1] > 0
+        return self._complete_now
 
-    def _lacks_pools(self) -> bool:
-        """Whether the bucket has pools that are not here: an older copy of Redis may not be known as such yet."""
+    def _lacks_pools(self, here: Mapping[str, PoolSpec]) -> bool:
+        """Whether the bucket has pools that are not here, or damaged ones: an older copy of Redis may not be known as
+        such yet."""
         try:
             stored = self._record.pools()
+            pages = self._record.store.pages(self._record.bucket, keys.POOLS)
+            damaged = len(stored) != sum(map(len, pages))
         except TidemillError as error:
             log.warning("pools.unknown", error=str(error))
             return True
-        here = {name: pool.spec for name, (pool, _) in self._pools.items()}
-        return any(here.get(pool.spec.name) != pool.spec for pool in stored)
+        return damaged or any(here.get(pool.spec.name) != pool.spec for pool in stored)
 
     # -- doing ---------------------------------------------------------------------------------------------------
     def _carry_out(self, decided: Plan, reports: Sequence[AgentReport], world: World) -> None:
@@ -313,13 +324,11 @@ class Planner:
             self._crew.stop(name, world.now)
         for pool, count in decided.starts.items():
             self._crew.start(world.pools[pool].spec, count, world.now, partial(self._tell_scaling, decided))
-        impossible = decided.impossible[:_ENDS_AT_ONCE]
-        if impossible and (not self._may_end() or self._lacks_pools()):
-            impossible = ()
-        for item in impossible:
+        lacks = _Once(partial(self._lacks_pools, {name: pool.spec for name, pool in world.pools.items()}))
+        for item in decided.impossible[:_ENDS_AT_ONCE]:
             record = world.functions.get(item.function)
-            work = partial(self._endings.no_capacity, item.job_id, item.reason, item.placement, record)
-            self._end(item.job_id, work)
+            end = partial(self._endings.no_capacity, item.job_id, item.reason, item.placement, record)
+            self._end(item.job_id, partial(_unless, lacks, end))
         self._note(decided, world)
         if decided.scaling != self._scaling:
             self._tell_scaling(decided)
@@ -378,6 +387,26 @@ class Planner:
                 self._noted[job_id] = gist
                 self._ledger.note_placement(job_id, placement, fence=self._fence)
                 told += 1
+
+
+class _Once:
+    """Asks at most once, when the first of several threads wants to know; the others wait for that answer."""
+
+    def __init__(self, ask: Callable[[], bool]) -> None:
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._answer: bool | None = None
+
+    def __call__(self) -> bool:
+        with self._lock:
+            if self._answer is None:
+                self._answer = self._ask()
+            return self._answer
+
+
+def _unless(unsure: Callable[[], bool], end: Callable[[], object]) -> None:
+    if not unsure():
+        end()
 
 
 def _ended(ending: set[str], job_id: str, future: Future[object]) -> None:

@@ -1,14 +1,16 @@
 """Turns of the planner over the ledger in memory: what is read, decided and carried out, with agents played by hand."""
 
-from concurrent.futures import Future
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
+from tests.support import wait_until
 from tidemill.ledger.api import AgentReport, Ended, NewJob, RunnerReport
 from tidemill.models import FunctionRecord, FunctionSpec, JobError, JobInput, JobState, PoolSpec
-from tidemill.record import Record
+from tidemill.record import Record, keys
 from tidemill.testing import MemoryLedger, MemoryStore
 from tidemill_placement.core import Rules
 from tidemill_placement.crew import Crew
@@ -274,6 +276,81 @@ def test_an_older_copy_of_redis_that_lacks_a_pool_fails_no_job_for_want_of_it(ho
     house.ledger.advance(2, 1)
     house.turn(1.0)
     assert house.state(_id(1)) is JobState.queued
+
+
+def test_while_the_record_of_a_pool_is_damaged_no_job_fails_for_want_of_it(house: House) -> None:
+    house.function(resources={"gpu": {"memory": "4Gi"}})
+    house.pool()
+    house.record.store.put("tidemill", keys.pool("new"), b"{torn")
+    house.submit(_id(1))
+    house.turn()
+    assert house.state(_id(1)) is JobState.queued
+    house.record.delete_pool("new")
+    house.turn(1.0)
+    assert house.state(_id(1)) is JobState.failed
+
+
+def test_no_turn_waits_for_the_store_and_one_look_serves_all_that_are_to_end(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.function(resources={"gpu": {"memory": "4Gi"}})
+    house.function("gone")
+    house.ledger.remove_function("gone")
+    house.record.put_function(house.function("deleted").model_copy(update={"deleted_at": house.now}))
+    house.ledger.remove_function("deleted")
+    house.pool()
+    pools, get, asked = house.record.pools, house.record.get_function, threading.Event()
+    looks: list[str] = []
+    store = threading.Event()
+
+    def waits(what: str) -> None:
+        looks.append(what)
+        asked.set()
+        assert store.wait(20)
+
+    monkeypatch.setattr(house.record, "pools", lambda: (waits("pools"), pools())[1])
+    monkeypatch.setattr(house.record, "get_function", lambda name: (waits(name), get(name))[1])
+    names = ["ocr"] * 5 + ["gone"] * 5 + ["deleted"] * 5
+    for number, name in enumerate(names):
+        house.submit(_id(number), function=name)
+    with ThreadPoolExecutor(16) as workers:
+        house.planner._workers = workers
+        house.turn()
+        house.turn(1.0)
+        assert asked.wait(20)
+        assert {house.state(_id(number)) for number in range(15)} == {JobState.queued}
+        store.set()
+        wait_until(lambda: not house.planner._ending)
+    assert [house.state(_id(number)) for number in range(15)] == ["failed"] * 5 + ["queued"] * 5 + ["cancelled"] * 5
+    assert sorted(looks) == ["deleted", "gone", "pools"]
+
+
+def test_many_jobs_of_a_damaged_function_take_no_room_from_those_that_can_be_ended(house: House) -> None:
+    house.function(resources={"gpu": {"memory": "4Gi"}})
+    house.function("damaged")
+    house.ledger.remove_function("damaged")
+    house.record.store.put("tidemill", keys.function("damaged"), b"{torn")
+    house.pool()
+    waiting: list[Any] = []
+
+    class Later(Now):
+        def submit(self, work: Any, /, *args: Any, **kwargs: Any) -> "Future[Any]":
+            future: Future[Any] = Future()
+            waiting.append((future, lambda: super(Later, self).submit(work, *args, **kwargs).result()))
+            return future
+
+    workers: Any = Later()
+    house.planner._workers = workers
+    for number in range(150):
+        house.submit(_id(number), function="damaged")
+    house.submit(_id(200))
+    for _ in range(3):
+        house.turn(0.5)
+        while waiting:
+            future, work = waiting.pop(0)
+            future.set_result(work())
+    assert house.state(_id(200)) is JobState.failed
+    assert house.state(_id(0)) is JobState.queued
 
 
 def test_nothing_is_ended_while_the_ledger_is_being_rebuilt(house: House) -> None:
