@@ -277,7 +277,8 @@ class Calls:
 
         Raises:
             NotFound: there is none.
-            LedgerUnavailable: the ledger is being restored and does not know this generation of it yet.
+            LedgerUnavailable: the ledger does not know this generation of it yet: its retry is being accepted, or the
+                ledger is being restored.
         """
         asked = self.job(owner, job_id)
         if asked.state.terminal:
@@ -295,8 +296,8 @@ class Calls:
             return job
         if not job.cancel_requested:
             raise LedgerUnavailable(
-                f"the ledger lost its memory and is being restored: generation {job.generation} of job {job_id}"
-                " is not known yet",
+                f"generation {job.generation} of job {job_id} is not in the ledger yet: its retry has just begun,"
+                " or the ledger lost its memory and is being restored",
                 hint="Cancel it again in some seconds.",
             )
         if asked.state is not JobState.running:  # it was claimed after we looked
