@@ -110,7 +110,7 @@ def routes(services: Services) -> APIRouter:
         responses={
             200: {"model": answers.Replay, "description": "What a `dry_run` would do"},
             202: {"model": answers.Replay},
-            **refusals(403, 404, 409, 422),
+            **refusals(403, 404, 422),
         },
         openapi_extra=_REPLAY_BODY,
     )
