@@ -45,7 +45,8 @@ class Deployer:
         self._lock = threading.Lock()  # two deploys at once could overlap each other's triggers unseen
 
     def deploy(self, spec: FunctionSpec, code: Path | None, owner: Owner) -> FunctionRecord:
-        """Check a function and put it in place. An unchanged one is the same revision, and nothing is written.
+        """Check a function and put it in place. An unchanged one is the same revision, and no record is written; its
+        failed starts are forgotten.
 
         Args:
             code: its archive (tar.gz), or None to keep the code that is deployed.
@@ -85,7 +86,8 @@ class Deployer:
             assert record is not None
             if code is not None and not unchanged:  # retention may have taken it for an old one's a moment ago
                 self._record.put_code(code, record.code_sha256)
-            self._ledger.put_function(record)  # also an unchanged one: its failed starts are forgotten
+            if any(failed.function == spec.name for failed in self._ledger.start_failures()):
+                self._ledger.put_function(record)  # forgets them
             mirror_function(self._ledger, self._record, spec.name)
         if not unchanged:
             log.info(

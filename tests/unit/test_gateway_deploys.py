@@ -129,6 +129,14 @@ def test_a_delete_beside_a_deploy_leaves_no_ledger_that_disagrees(
     assert found.spec.limits.attempts == 7
 
 
+def test_an_unchanged_deploy_leaves_the_version_alone(two: Gateways) -> None:
+    two.deploy()
+    two.ledger.start_failed("other", "r1", JobError(code="start_failed"), permanent=True)
+    version = two.ledger.version()
+    two.deploy()
+    assert two.ledger.version() == version
+
+
 def test_an_unchanged_deploy_forgets_failed_starts_and_writes_no_record(two: Gateways) -> None:
     made = two.deploy()
     for _ in range(3):
