@@ -98,6 +98,15 @@ def test_an_error_with_absurd_values_is_an_error_like_others(bench: RunnerBench,
     assert outcome.delay_s is None or 0 <= outcome.delay_s <= 30 * 86400
 
 
+@pytest.mark.parametrize(
+    "code", ["no_capacity", "superseded", "function_deleted", "cancelled", "timeout", "input_gone"]
+)
+def test_a_function_cannot_claim_what_only_others_can_say(bench: RunnerBench, code: str) -> None:
+    outcome = _saying(bench, f'{{"type": "error", "kind": "failed", "code": "{code}", "message": "so it is"}}')
+    assert (outcome.kind, outcome.error and outcome.error.code) == ("failed", "function_error")
+    assert outcome.error and outcome.error.message == "so it is"
+
+
 @pytest.mark.parametrize("kind", [DEEP, HUGE, '{"a": 1}'])
 def test_an_error_of_no_known_kind_is_a_failure(bench: RunnerBench, kind: str) -> None:
     outcome = _saying(bench, f'{{"type": "error", "kind": {kind}}}')

@@ -12,6 +12,7 @@ from tests.support.fake_gateway import FakeGateway
 from tidemill.client.problems import job_error
 from tidemill.client.values import Snapshot
 from tidemill.errors import JOB_HINTS
+from tidemill_workers.runner.failures import CODES
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ("tidemill/record", "gateway/tidemill_gateway", "placement/tidemill_placement", "workers/tidemill_workers")
@@ -42,6 +43,11 @@ def test_every_code_that_a_job_may_end_with_has_a_hint() -> None:
     codes = {code for tree in trees for code in _codes(tree)}
     assert {"permanent_error", "process_killed", "no_capacity", "superseded", "command_failed"} <= codes
     assert codes - LOADING == set(JOB_HINTS)
+
+
+def test_the_codes_that_a_runner_may_send_are_those_that_it_has() -> None:
+    paths = sorted((ROOT / "workers/tidemill_workers/runner").glob("*.py"))
+    assert set(CODES) == {code for path in paths for code in _codes(ast.parse(path.read_text()))} - LOADING
 
 
 @pytest.mark.parametrize("code", [*sorted(JOB_HINTS), "code_of_a_newer_service", ""])

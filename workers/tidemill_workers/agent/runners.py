@@ -33,8 +33,8 @@ import structlog
 
 import tidemill
 import tidemill_workers.runner
-from tidemill.errors import JOB_HINTS
 from tidemill.models import JobError
+from tidemill_workers.runner.failures import CODES
 
 from . import outputs, runner_files
 from .runner_log import JobLog
@@ -400,7 +400,7 @@ class Runner:
 
     def _failure_of(self, reply: Mapping[str, Any]) -> JobError:
         code, message = reply.get("code"), _text(reply, "message", _MESSAGE_LIMIT)
-        known = isinstance(code, str) and code in JOB_HINTS
+        known = isinstance(code, str) and code in CODES
         return self._failure(
             str(code) if known else "function_error", message, _text(reply, "traceback", _TRACEBACK_LIMIT)
         )

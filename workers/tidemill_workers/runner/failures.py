@@ -9,6 +9,25 @@ from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _MESSAGE_LIMIT, _TRACEBACK_LIMIT = 4096, 32768
+# The codes of jobs that come from a runner. All others are for the agent and the services to say, so the agent takes no
+# other from here: a function can write into our pipe.
+CODES = frozenset(
+    {
+        "command_failed",
+        "command_killed",
+        "command_not_found",
+        "function_error",
+        "function_exited",
+        "output_exists",
+        "output_missing",
+        "output_name_invalid",
+        "output_not_a_file",
+        "output_not_allowed",
+        "permanent_error",
+        "result_not_serialisable",
+        "temporary_error",
+    }
+)
 # In load() these say that the code is wrong; others (no network, no memory, a busy GPU) may pass.
 _WRONG_CODE = (
     ImportError,
