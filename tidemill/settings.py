@@ -117,7 +117,8 @@ class RetentionSettings(_Group):
     uploads: float = Field(default=86400.0, gt=0)
     """Seconds after which a multipart upload into the platform bucket counts as left behind, and is dropped."""
     jobs: float = Field(default=7 * 86400.0, gt=0)
-    """Seconds that finished jobs stay in the ledger; their manifests stay in the store."""
+    """Seconds that finished jobs stay in the ledger; their manifests stay in the store. The notes of failures, by which
+    the ledger finds failed jobs again after a loss of Redis, are deleted after as long."""
 
 
 class FlowerSettings(_Group):
