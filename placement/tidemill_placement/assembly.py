@@ -33,7 +33,7 @@ from tidemill_placement.feeder import Feeder
 from tidemill_placement.forgotten import finish_forgotten
 from tidemill_placement.lead import Lead
 from tidemill_placement.planner import Planner
-from tidemill_placement.rebuild import Rebuilt, mirror, rebuild
+from tidemill_placement.rebuild import Mirrors, Rebuilt, rebuild
 from tidemill_placement.retention import Lifetimes, Retention
 from tidemill_placement.scalers import LocalScaler, Scaler
 from tidemill_placement.servertime import ServerTime
@@ -105,6 +105,7 @@ def assemble(
     rules = Rules(
         value_of_time_usd_per_hour=placement.value_of_time_usd_per_hour, idle_timeout_s=placement.idle_timeout_s
     )
+    mirrors = Mirrors(ledger, record)
     crew = Crew(scalers, gone=ledger.agent_gone)
     return Service(
         ledger=ledger,
@@ -120,7 +121,7 @@ def assemble(
         clock=clock,
         retention=Retention(ledger, record, lifetimes(settings.retention), lead=lead, ledger_clock=clock.now),
         recall=lambda: finish_forgotten(ledger, record),
-        mirror=lambda: mirror(ledger, record, lead.fence),
+        mirror=lambda: mirrors.complete(lead.fence),
         lead=lead,
         holder=holder,
         timing=Timing(placement.tick_s, placement.sweep_s, placement.leader_ttl_s),

@@ -84,17 +84,38 @@ def rebuild(ledger: Ledger, record: Record, fence: int | None = None, since: flo
     return result
 
 
-def mirror(ledger: Ledger, record: Record, fence: int | None = None) -> None:
-    """Complete the mirrors of functions and pools, where somebody who changed one died before the ledger heard of it.
-    A ledger that is being rebuilt is left alone: its functions come last.
+class Mirrors:
+    """Completes the mirrors of functions and pools, where somebody who changed one died before the ledger heard of it.
+    Remembers how bucket and ledger were when it read them: while both stay so, only names are listed."""
 
-    Raises:
-        StoreUnavailable, LedgerUnavailable: not complete; call again.
-    """
-    epoch = ledger.epoch()
-    if epoch is not None and epoch[1] > 0:
-        mirror_functions(ledger, record, fence)
-        _pools(ledger, record, fence)
+    def __init__(self, ledger: Ledger, record: Record) -> None:
+        self._ledger = ledger
+        self._record = record
+        self._seen: tuple[int, dict[str, str]] | None = None  # version of the ledger, ETags of the bucket
+
+    def complete(self, fence: int | None = None) -> None:
+        """Do one round. A ledger that is being rebuilt is left alone: its functions come last.
+
+        Raises:
+            StoreUnavailable, LedgerUnavailable: not complete; call again.
+        """
+        epoch = self._ledger.epoch()
+        if epoch is None or epoch[1] == 0:
+            return
+        found = (self._ledger.version(), self._tags())
+        if found == self._seen:
+            return
+        mirror_functions(self._ledger, self._record, fence)
+        _pools(self._ledger, self._record, fence)
+        # What was written has moved the version: the next round looks again.
+        self._seen = found if found[1].keys().isdisjoint(self._record.damaged()) else None
+
+    def _tags(self) -> dict[str, str]:
+        store, bucket = self._record.store, self._record.bucket
+        functions = (info for page in store.pages(bucket, keys.FUNCTIONS) for info in page)
+        pools = (info for page in store.pages(bucket, keys.POOLS) for info in page)
+        current = (info for info in functions if info.key.endswith(keys.CURRENT))
+        return {info.key: info.etag for info in (*current, *pools)}
 
 
 def _noted(manifests: Iterable[Dated], done: set[int]) -> Iterator[str]:
@@ -203,7 +224,9 @@ def _pools(ledger: Ledger, record: Record, fence: int | None) -> int:
         before = ledger.pools()
         pools = {pool.spec.name: pool for pool in record.pools()}
         changed = {name: pool for name, pool in pools.items() if before.get(name) != pool}
-        gone = before.keys() - pools.keys() - {name for name in before if keys.pool(name) in record.damaged()}
+        # A damaged one is in no list, and a listing may be late: each is looked for by its name.
+        missing = before.keys() - pools.keys()
+        gone = {name for name in missing if record.store.head(record.bucket, keys.pool(name)) is None}
         for pool in changed.values():
             _done(ledger.put_pool(pool.spec, draining=pool.draining, fence=fence))
         for name in gone:

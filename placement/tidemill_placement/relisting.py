@@ -18,11 +18,11 @@ from tidemill.models import Manifest
 from tidemill.record import Record
 from tidemill.record.damage import damage_skipped
 from tidemill.record.record import Dated
+from tidemill_placement.retention import MEMORY_SHARE
 
 NEWEST, FAILURES = 1000, 2000
 _READERS = 8
 _CHUNK = 200
-_MEMORY_SHARE = 0.6  # retention forgets finished jobs above this
 Name = tuple[str, str, int]  # function, job id, generation
 log = structlog.get_logger(__name__)
 
@@ -65,7 +65,7 @@ def relist(ledger: Ledger, record: Record, newest: Newest, since: float, ended: 
     with ThreadPoolExecutor(_READERS, thread_name_prefix="relist") as readers:
         for start in range(0, len(names), _CHUNK):
             memory = ledger.memory()
-            if memory.limit and memory.used > _MEMORY_SHARE * memory.limit:
+            if memory.limit and memory.used > MEMORY_SHARE * memory.limit:
                 log.warning("ledger.lists_less", left_out=len(names) - start, used=memory.used, limit=memory.limit)
                 break
             found = readers.map(lambda name: _read(record, name), names[start : start + _CHUNK])

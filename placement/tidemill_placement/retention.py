@@ -55,7 +55,7 @@ _LEFTOVER_S = 86_400.0
 _LEFTOVERS = ("probe/", "canary/")
 _LEDGER_S = 60.0  # between two looks at the ledger; also so long a finished job stays in a full one
 _LEDGER_CHUNK, _LEDGER_CHUNKS = 500, 20
-_MEMORY_SHARE = 0.6
+MEMORY_SHARE = 0.6  # finished jobs leave the ledger above this, and none is listed again
 log = structlog.get_logger(__name__)
 
 
@@ -176,7 +176,7 @@ class Retention:
         now = self.ledger_clock()
         forgotten = self._expire(now - self.lifetimes.jobs, lambda: True)
         memory = self.ledger.memory()
-        if memory.limit and memory.used > _MEMORY_SHARE * memory.limit:
+        if memory.limit and memory.used > MEMORY_SHARE * memory.limit:
             early = self._expire(now - _LEDGER_S, self._pressed)
             if early:
                 log.warning("ledger.forgets_early", jobs=early, used=memory.used, limit=memory.limit)
@@ -185,7 +185,7 @@ class Retention:
 
     def _pressed(self) -> bool:
         memory = self.ledger.memory()
-        return memory.used > _MEMORY_SHARE * memory.limit
+        return memory.used > MEMORY_SHARE * memory.limit
 
     def _expire(self, before: float, wanted: Callable[[], bool]) -> int:
         total = 0

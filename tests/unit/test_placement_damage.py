@@ -101,6 +101,20 @@ def test_what_the_ledger_still_knows_of_a_damaged_pool_or_function_stays(record:
     assert (set(ledger.functions()), set(ledger.pools())) == ({"ocr"}, {"p"})
 
 
+def test_a_pool_whose_record_is_there_stays_whatever_the_listing_and_the_list_of_damage_say(
+    record: Record, ledger: MemoryLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.put_pool(PoolSpec(name="p"))
+    ledger.put_pool(PoolSpec(name="gone"))
+    monkeypatch.setattr(record, "pools", list)
+    rebuild(ledger, record)
+    assert set(ledger.pools()) == {"p"}
+    tear(record, keys.pool("p"))
+    monkeypatch.setattr(record, "damaged", dict)  # it holds a thousand at most
+    rebuild(ledger, record)
+    assert set(ledger.pools()) == {"p"}
+
+
 def test_calls_of_a_damaged_function_wait_until_it_is_mended(record: Record, ledger: MemoryLedger) -> None:
     record.put_request(request(GOOD))
     whole = record.store.get(record.bucket, keys.function("ocr"))

@@ -25,7 +25,7 @@ from tidemill_placement import assembly
 from tidemill_placement.epoch import Deposed, EpochKeeper
 from tidemill_placement.feeder import Feeder
 from tidemill_placement.lead import Lead
-from tidemill_placement.rebuild import mirror, rebuild
+from tidemill_placement.rebuild import Mirrors, rebuild
 from tidemill_placement.servertime import ServerTime
 
 SOURCE = JobInput(bucket="inbox", key="a.png", etag="e", size=3, last_modified=1)
@@ -213,14 +213,64 @@ def test_what_a_deploy_or_delete_that_broke_off_left_undone_in_the_ledger_is_don
     ledger.put_function(function("deleted"))
     record.put_pool(PoolSpec(name="p"))
     ledger.put_pool(PoolSpec(name="gone"))
-    mirror(ledger, record)
+    mirrors = Mirrors(ledger, record)
+    mirrors.complete()
     assert set(ledger.functions()) == {"deleted"}, "not beside a rebuild"
     ledger.advance(1, 1)
-    mirror(ledger, record)
+    mirrors.complete()
     assert (set(ledger.functions()), set(ledger.pools())) == ({"deployed"}, {"p"})
     version = ledger.version()
-    mirror(ledger, record)
+    mirrors.complete()
     assert ledger.version() == version
+
+
+def test_records_are_read_for_the_mirrors_only_when_bucket_or_ledger_have_changed(
+    record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = MemoryLedger()
+    ledger.begin_epoch(1, 1)
+    record.put_function(function("ocr"))
+    record.put_pool(PoolSpec(name="p"))
+    mirrors = Mirrors(ledger, record)
+    mirrors.complete()  # writes, and so
+    mirrors.complete()  # looks once more
+    get, read = record.store.get, []
+    monkeypatch.setattr(
+        record.store, "get", lambda bucket, key, **more: (read.append(key), get(bucket, key, **more))[1]
+    )
+    mirrors.complete()
+    assert read == []
+    ledger.put_function(function("ocr", deployed_at=9.0))  # late, by somebody who died then
+    mirrors.complete()
+    assert (ledger.functions(), bool(read)) == ({"ocr": function("ocr")}, True)
+    record.put_pool(PoolSpec(name="q"))
+    mirrors.complete()
+    assert set(ledger.pools()) == {"p", "q"}
+    record.delete_pool("q")
+    mirrors.complete()
+    assert set(ledger.pools()) == {"p"}
+    record.put_function(function("ocr", deployed_at=3.0))
+    mirrors.complete()
+    assert ledger.functions() == {"ocr": function("ocr", deployed_at=3.0)}
+    ledger.begin_epoch(2, 1)
+    ledger.remove_function("ocr")
+    mirrors.complete()
+    assert set(ledger.functions()) == {"ocr"}
+
+
+def test_a_damaged_record_is_read_in_each_round_until_it_is_whole(record: Record) -> None:
+    ledger = MemoryLedger()
+    ledger.begin_epoch(1, 1)
+    record.put_function(function("ocr"))
+    mirrors = Mirrors(ledger, record)
+    get, broken = record.store.get, True
+    record.store.get = lambda bucket, key, **more: b"{" if broken else get(bucket, key, **more)  # type: ignore[method-assign]
+    for _ in range(3):
+        mirrors.complete()
+    assert ledger.functions() == {}
+    broken = False
+    mirrors.complete()
+    assert set(ledger.functions()) == {"ocr"}
 
 
 class Flower:
