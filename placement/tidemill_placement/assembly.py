@@ -34,6 +34,7 @@ from tidemill_placement.forgotten import finish_forgotten
 from tidemill_placement.lead import Lead
 from tidemill_placement.planner import Planner
 from tidemill_placement.rebuild import Mirrors, Rebuilt, rebuild
+from tidemill_placement.relisting import Relisting
 from tidemill_placement.retention import Lifetimes, Retention
 from tidemill_placement.scalers import LocalScaler, Scaler
 from tidemill_placement.servertime import ServerTime
@@ -106,6 +107,7 @@ def assemble(
         value_of_time_usd_per_hour=placement.value_of_time_usd_per_hour, idle_timeout_s=placement.idle_timeout_s
     )
     mirrors = Mirrors(ledger, record)
+    relisting = Relisting(ledger, record)
     crew = Crew(scalers, gone=ledger.agent_gone)
     return Service(
         ledger=ledger,
@@ -114,13 +116,14 @@ def assemble(
         keeper=EpochKeeper(
             ledger,
             record,
-            partial(_rebuild, ledger, record, holder, placement.leader_ttl_s, settings.retention.jobs),
+            partial(_rebuild, ledger, record, relisting, holder, placement.leader_ttl_s, settings.retention.jobs),
             lead=lead,
         ),
         feeder=Feeder(ledger, events) if events is not None else None,
         clock=clock,
         retention=Retention(ledger, record, lifetimes(settings.retention), lead=lead, ledger_clock=clock.now),
         recall=lambda: finish_forgotten(ledger, record),
+        relist=relisting.run,
         mirror=lambda: mirrors.complete(lead.fence),
         lead=lead,
         holder=holder,
@@ -128,12 +131,16 @@ def assemble(
     )
 
 
-def _rebuild(ledger: Ledger, record: Record, holder: str, ttl_s: float, listed_s: float) -> Rebuilt:
+def _rebuild(
+    ledger: Ledger, record: Record, relisting: Relisting, holder: str, ttl_s: float, listed_s: float
+) -> Rebuilt:
     """Rebuild under a lease that this ledger gave: one that was emptied knows none of the fences before."""
     fence = ledger.acquire(LEASE, holder, ttl_s)
     if fence is None:
         raise Deposed("somebody else has the lease")
-    return rebuild(ledger, record, fence, time.time() - listed_s)
+    rebuilt = rebuild(ledger, record, fence, time.time() - listed_s)
+    relisting.add(rebuilt.unlisted)
+    return rebuilt
 
 
 def lifetimes(retention: RetentionSettings) -> Lifetimes:

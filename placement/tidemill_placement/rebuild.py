@@ -3,9 +3,9 @@
 In this order: pools, for which jobs of an older copy may wait; the settled set, so that nothing finished is enqueued
 again; commits without a manifest, which are published; accepted cancels, which end their jobs; requests without a
 manifest, which are queued (their claims look for a commit first); functions, and with them their triggers: only then
-can listings find work again; at last the newest finished jobs and failures, so that lists and Flower show them again
-(`relisting.py`). Everything may be done twice. A record that cannot be read is left out (`tidemill.record.damage`),
-everything else comes back.
+can listings find work again; at last the names of the newest finished jobs and failures, which lists and Flower get
+back when work goes on (`relisting.py`). Everything may be done twice. A record that cannot be read is left out
+(`tidemill.record.damage`), everything else comes back.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidemill.record import Record, keys
 from tidemill.record.damage import damage_skipped, note_damaged
 from tidemill.record.mirror import mirror_functions
 from tidemill.record.record import Dated
-from tidemill_placement.relisting import NEWEST, Newest, relist
+from tidemill_placement.relisting import NEWEST, Name, Newest, newest_names
 
 _LOOKS = 3
 log = structlog.get_logger(__name__)
@@ -33,7 +33,8 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """How much a rebuild found; `damaged` records could not be read and were left out."""
+    """How much a rebuild found; `damaged` records could not be read and were left out. `unlisted` are the finished jobs
+    that are to be listed again, oldest first."""
 
     settled: int
     published: int
@@ -41,13 +42,13 @@ class Rebuilt:
     queued: int
     functions: int
     pools: int
-    relisted: int
     damaged: int
+    unlisted: tuple[Name, ...]
 
 
 def rebuild(ledger: Ledger, record: Record, fence: int | None = None, since: float = 0.0) -> Rebuilt:
     """Restore the ledger. `fence` is that of the leader's lease as it is now: a new Redis has given a new one. Jobs
-    that ended before `since` (seconds since 1970) are in no list again.
+    that ended before `since` (seconds since 1970) are to be in no list again.
 
     Raises:
         StoreUnavailable, LedgerUnavailable: not complete (also: another one leads now); call again.
@@ -67,10 +68,10 @@ def rebuild(ledger: Ledger, record: Record, fence: int | None = None, since: flo
     failpoint("rebuild.requests_queued")
     mirror_functions(ledger, record, fence)
     failpoint("rebuild.functions_restored")
-    relisted = relist(ledger, record, newest, since, lambda _, job_id, generation: _number(job_id, generation) in done)
+    unlisted = newest_names(record, newest, since, lambda _, job_id, generation: _number(job_id, generation) in done)
     damaged = record.damaged()
     note_damaged(ledger, record.bucket, damaged)
-    result = Rebuilt(len(done), published, cancelled, queued, len(functions), pools, relisted, len(damaged))
+    result = Rebuilt(len(done), published, cancelled, queued, len(functions), pools, len(damaged), unlisted)
     log.info(
         "ledger.rebuilt",
         settled=len(done),
@@ -78,7 +79,7 @@ def rebuild(ledger: Ledger, record: Record, fence: int | None = None, since: flo
         published=published,
         cancelled=cancelled,
         queued=queued,
-        relisted=relisted,
+        unlisted=len(unlisted),
         damaged=sorted(damaged)[:10],
     )
     return result

@@ -3,12 +3,15 @@
 Reading every manifest would take minutes, so only the newest are read, and the newest failures: those are what somebody
 may want to look at, and to retry. A failure has a name of its own in the bucket, beside its manifest. The others are
 still found by their id.
+
+The rebuild finds their names (`newest_names`). They are read when it is complete, beside the work (`Relisting`): nobody
+waits for them. A process that ends before leaves shorter lists.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import structlog
@@ -16,7 +19,7 @@ import structlog
 from tidemill.ledger.api import Ledger
 from tidemill.models import Manifest
 from tidemill.record import Record
-from tidemill.record.damage import damage_skipped
+from tidemill.record.damage import damage_skipped, note_damaged
 from tidemill.record.record import Dated
 from tidemill_placement.retention import MEMORY_SHARE
 
@@ -48,19 +51,27 @@ class Newest:
         return {dated for dated in self._heap if dated.at >= since}
 
 
-def relist(ledger: Ledger, record: Record, newest: Newest, since: float, ended: Callable[[str, str, int], bool]) -> int:
-    """List the newest finished jobs again, oldest first. Gives how many the ledger did not know.
-
-    `ended` says whether a generation has a manifest. Stops where the ledger's memory becomes scarce.
+def newest_names(
+    record: Record, newest: Newest, since: float, ended: Callable[[str, str, int], bool]
+) -> tuple[Name, ...]:
+    """The finished jobs that are to be listed again, oldest first. `ended` says whether a generation has a manifest.
 
     Raises:
-        StoreUnavailable, LedgerUnavailable: call again.
+        StoreUnavailable: call again.
     """
     failures = Newest(FAILURES)
     for _ in failures.passed(record.dated_failures()):
         pass
     wanted = sorted(newest.found(since) | failures.found(since))
-    names = list(dict.fromkeys(name for _, name in wanted if not ended(name[0], name[1], name[2] + 1)))
+    return tuple(dict.fromkeys(name for _, name in wanted if not ended(name[0], name[1], name[2] + 1)))
+
+
+def relist(ledger: Ledger, record: Record, names: Sequence[Name]) -> int:
+    """List finished jobs again. Gives how many the ledger did not know. Stops where its memory becomes scarce.
+
+    Raises:
+        StoreUnavailable, LedgerUnavailable: call again.
+    """
     count = 0
     with ThreadPoolExecutor(_READERS, thread_name_prefix="relist") as readers:
         for start in range(0, len(names), _CHUNK):
@@ -70,7 +81,29 @@ def relist(ledger: Ledger, record: Record, newest: Newest, since: float, ended: 
                 break
             found = readers.map(lambda name: _read(record, name), names[start : start + _CHUNK])
             count += sum(ledger.relist(manifest) for manifest in found if manifest is not None)
+    note_damaged(ledger, record.bucket, record.damaged())
+    log.info("ledger.relisted", jobs=count)
     return count
+
+
+class Relisting:
+    """What the last rebuild has left to be listed again."""
+
+    def __init__(self, ledger: Ledger, record: Record) -> None:
+        self._ledger = ledger
+        self._record = record
+        self._names: Sequence[Name] = ()
+
+    def add(self, names: Sequence[Name]) -> None:
+        self._names = names
+
+    def run(self) -> int:
+        """Do it, and give the number of jobs; raises as `relist`, and is to be called again then."""
+        names = self._names
+        count = relist(self._ledger, self._record, names) if names else 0
+        if self._names is names:  # no other rebuild meanwhile
+            self._names = ()
+        return count
 
 
 def _read(record: Record, name: Name) -> Manifest | None:

@@ -8,6 +8,7 @@
     feed    Flower's rows
     tidy    what has had its time goes                       a little now and then (Retention)
     recall  commits that the ledger does not know            every hour (forgotten.py)
+    relist  finished jobs, after a rebuild                   once (relisting.py)
     mirror  functions and pools that it has otherwise        every minute (rebuild.py)
 
 Each is a small loop over blocking calls in threads. An outage of Redis or the store ends none of them: they log, pause
@@ -75,6 +76,7 @@ class Service:
     feeder: Feeder | None
     retention: Retention
     recall: Callable[[], int]
+    relist: Callable[[], int]
     mirror: Callable[[], None]
     clock: ServerTime
     lead: Lead
@@ -86,6 +88,7 @@ class Service:
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _feed: asyncio.Event = field(default_factory=asyncio.Event)
     _no_epoch: asyncio.Event = field(default_factory=asyncio.Event)
+    _rebuilt: asyncio.Event = field(default_factory=asyncio.Event)
     _position: str = "0"
     _waiting: int = 0  # jobs that the last turn left in the queue
     _tidy_rest_s: float = 0.0
@@ -130,6 +133,7 @@ class Service:
         self.leads = True
         await asyncio.to_thread(self.planner.reset)
         self._begin_anew()
+        self._rebuilt.clear()
         self._tidy_rest_s = _TIDY_S
         async with asyncio.TaskGroup() as group:
             group.create_task(self._renew())
@@ -142,6 +146,7 @@ class Service:
             group.create_task(self._loop("tidy", self._tidy))
             self._recall_rest_s = _RECALL_FIRST_S
             group.create_task(self._loop("recall", self._recall))
+            group.create_task(self._loop("relist", self._relist))
             group.create_task(self._loop("mirror", self._mirror))
             if self.feeder is not None:
                 group.create_task(self._loop("feed", self._feed_flower))
@@ -264,6 +269,15 @@ class Service:
         self._recall_rest_s = _RECALL_S
         await asyncio.to_thread(self.recall)
 
+    async def _relist(self) -> None:
+        await self._rebuilt.wait()
+        self._rebuilt.clear()
+        try:
+            await asyncio.to_thread(self.relist)
+        except Exception:
+            self._rebuilt.set()
+            raise
+
     async def _mirror(self) -> None:
         await asyncio.sleep(_MIRROR_S)
         await asyncio.to_thread(self.mirror)
@@ -282,6 +296,7 @@ class Service:
             await self._renew_once()  # a Redis that is new has lost our lease too
             await asyncio.to_thread(self.planner.reset)
             self._begin_anew()
+            self._rebuilt.set()
 
     async def _feed_flower(self) -> None:
         assert self.feeder is not None

@@ -241,6 +241,7 @@ def test_a_flushed_redis_is_rebuilt_and_work_goes_on(site: Site) -> None:
         site.ledger._connection.calls.flushdb()
         wait_until(lambda: (site.ledger.epoch() or (0, 0))[0] == 2 and _epoch(site)(), 20)
         wait_until(lambda: all(site.ledger.known(ids)))
+        wait_until(lambda: site.done(ids), 20)  # they are listed again, beside the work
         more = site.submit(5, offset=50)
         wait_until(lambda: site.done(more), 30)
         assert running.service.leads

@@ -35,6 +35,7 @@ from tidemill.settings import StoreSettings
 from tidemill.store import ObjectInfo, open_store
 from tidemill_placement.epoch import Deposed, EpochKeeper
 from tidemill_placement.rebuild import rebuild
+from tidemill_placement.relisting import Relisting
 
 FUNCTION = FunctionRecord(
     spec=FunctionSpec.model_validate(
@@ -59,6 +60,7 @@ class Site:
         self.ledger = connect(url)
         self.server = redis.Redis.from_url(url)
         self.record = record
+        self.relisting = Relisting(self.ledger, record)
         self.keeper = self.leader()
         self.runs: Counter[str] = Counter()
         record.put_function(FUNCTION)
@@ -67,10 +69,13 @@ class Site:
         assert self.keeper.keep()
 
     def leader(self, restore: Callable[[], object] | None = None) -> EpochKeeper:
-        return EpochKeeper(self.ledger, self.record, restore or (lambda: rebuild(self.ledger, self.record)))
+        return EpochKeeper(self.ledger, self.record, restore or self.rebuild)
+
+    def rebuild(self) -> None:
+        self.relisting.add(rebuild(self.ledger, self.record).unlisted)
 
     def keep(self) -> None:
-        """As leaders do: a new one comes when one was deposed, and each tries again."""
+        """As leaders do: a new one comes when one was deposed, and each tries again; then lists come back."""
         for _ in range(5):
             try:
                 self.keeper.keep()
@@ -79,6 +84,7 @@ class Site:
             except LedgerUnavailable:
                 continue
             else:
+                self.relisting.run()
                 return
         raise AssertionError("no leader came through")
 
@@ -359,7 +365,9 @@ def test_an_event_about_a_finished_object_during_a_rebuild_runs_nothing_twice(si
     assert (site.outputs(), site.manifests()) == before and site.runs[job_id] == 1
 
 
-def test_a_rebuild_reads_names_and_only_the_newest_finished_jobs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rebuild_reads_names_and_the_relisting_after_it_only_the_newest_finished_jobs(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(1, 40):
         site.run(site.claim(site.accept(number)))
     site.server.flushdb()
@@ -373,7 +381,8 @@ def test_a_rebuild_reads_names_and_only_the_newest_finished_jobs(site: Site, mon
 
     monkeypatch.setattr(store, "get", get)
     monkeypatch.setattr("tidemill_placement.rebuild.NEWEST", 10)
-    site.keep()
-    assert set(read) <= {"epoch", "functions", "pools", "manifests"}
+    assert site.keeper.keep()
+    assert set(read) <= {"epoch", "functions", "pools"}
+    assert site.relisting.run() == 10
     assert read.count("manifests") == 10
     assert isinstance(site.ledger, RedisLedger) and site.ledger.epoch() == (2, 1)

@@ -26,6 +26,7 @@ from tidemill_placement.epoch import Deposed, EpochKeeper
 from tidemill_placement.feeder import Feeder
 from tidemill_placement.lead import Lead
 from tidemill_placement.rebuild import Mirrors, rebuild
+from tidemill_placement.relisting import Relisting
 from tidemill_placement.servertime import ServerTime
 
 SOURCE = JobInput(bucket="inbox", key="a.png", etag="e", size=3, last_modified=1)
@@ -84,8 +85,11 @@ def test_an_empty_redis_begins_the_next_epoch_and_gets_everything_back(record: R
     record.put_request(RequestRecord(job_id=_id(2), function="ocr", input=SOURCE, created_at=1, owner="a"))
 
     after = MemoryLedger()
-    assert keeper(after, record).keep()
+    relisting = Relisting(after, record)
+    assert EpochKeeper(after, record, lambda: relisting.add(rebuild(after, record).unlisted)).keep()
     assert after.epoch() == (2, 1)
+    assert after.job(_id(1)) is None, "nobody waits for what is over"
+    assert relisting.run() == 1
     assert set(after.functions()) == {"ocr"}
     assert {name: pool.draining for name, pool in after.pools().items()} == {"p": False, "drained": True}
     assert after.known([_id(1), _id(2), _id(3)]) == [True, True, False]
@@ -408,11 +412,11 @@ def test_a_leader_rebuilds_under_a_lease_that_this_redis_gave(record: Record, mo
     with monkeypatch.context() as patch:
         patch.setattr(record, "pools", slow)
         with pytest.raises(LedgerUnavailable, match="not complete"):
-            assembly._rebuild(ledger, record, "first", 6.0, 60.0)
+            assembly._rebuild(ledger, record, Relisting(ledger, record), "first", 6.0, 60.0)
     with pytest.raises(Deposed):
-        assembly._rebuild(ledger, record, "first", 6.0, 60.0)
+        assembly._rebuild(ledger, record, Relisting(ledger, record), "first", 6.0, 60.0)
     assert ledger.pools() == {}
-    assembly._rebuild(ledger, record, "second", 6.0, 60.0)
+    assembly._rebuild(ledger, record, Relisting(ledger, record), "second", 6.0, 60.0)
     assert set(ledger.pools()) == {"p"}
 
 

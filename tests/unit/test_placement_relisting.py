@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tidemill.errors import LedgerUnavailable
 from tidemill.ledger.api import Memory, NewJob
 from tidemill.models import Job, JobError, JobInput, JobState, RequestRecord
 from tidemill.record import Record, keys
@@ -39,10 +40,13 @@ class Place:
         return job_id
 
     def lost(self, since: float = 0.0) -> MemoryLedger:
-        """An empty ledger after its rebuild."""
+        """An empty ledger after its rebuild, and what follows it."""
         found = MemoryLedger(lambda: self.now_s)
         found.begin_epoch(2, 0)
-        self.rebuilt = rebuild(found, self.record, since=since)
+        names = rebuild(found, self.record, since=since).unlisted
+        assert listed(found, state=JobState.succeeded) == listed(found, state=JobState.failed) == []
+        found.advance(2, 1)
+        self.relisted = relisting.relist(found, self.record, names)
         return found
 
 
@@ -68,7 +72,7 @@ def test_the_newest_jobs_are_listed_as_they_were(place: Place) -> None:
     # The end is the ledger's time before, and the commit's time afterwards.
     facts = [[job.model_dump(exclude={"finished_at"}) for job in listed(where)] for where in (after, place.ledger)]
     assert facts[0] == facts[1][:3]
-    assert place.rebuilt.relisted == 3
+    assert place.relisted == 3
     assert after.known(ids) == [True] * 5
 
 
@@ -114,7 +118,7 @@ def test_a_damaged_manifest_is_left_out(place: Place) -> None:
     place.store.put("tidemill", keys.manifest("ocr", damaged, 1), b"{")
     after = place.lost()
     assert [job.id for job in listed(after)] == [sound]
-    assert place.rebuilt.damaged == 1
+    assert [key for _, key, _, _ in after.ignored()] == [keys.manifest("ocr", damaged, 1)]
 
 
 def test_a_failure_that_was_noted_and_never_published_is_left_out(place: Place) -> None:
@@ -128,3 +132,31 @@ def test_a_ledger_without_room_gets_its_open_jobs_only(place: Place, monkeypatch
     after = place.lost()
     assert listed(after) == []
     assert after.known([f"{1:032x}"]) == [True]
+
+
+def test_what_was_retried_between_rebuild_and_relisting_stays_as_it_is(place: Place) -> None:
+    retried, other = place.end(1, "failed"), place.end(2, "failed")
+    place.ledger = MemoryLedger(lambda: place.now_s)
+    place.ledger.begin_epoch(2, 0)
+    names = rebuild(place.ledger, place.record).unlisted
+    place.ledger.advance(2, 1)
+    place.end(1, generation=2)
+    assert relisting.relist(place.ledger, place.record, names) == 1
+    facts = {job.id: (job.generation, job.state) for job in listed(place.ledger)}
+    assert facts == {retried: (2, JobState.succeeded), other: (1, JobState.failed)}
+
+
+def test_a_relisting_that_broke_off_is_done_by_the_next_call_and_then_once(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.end(1, "failed")
+    after = MemoryLedger(lambda: place.now_s)
+    after.begin_epoch(2, 0)
+    work = relisting.Relisting(after, place.record)
+    assert work.run() == 0
+    work.add(rebuild(after, place.record).unlisted)
+    with monkeypatch.context() as away:
+        away.setattr(after, "memory", lambda: (_ for _ in ()).throw(LedgerUnavailable("away")))
+        with pytest.raises(LedgerUnavailable):
+            work.run()
+    assert (work.run(), work.run()) == (1, 0)
