@@ -133,7 +133,7 @@ class Service:
         self.leads = True
         await asyncio.to_thread(self.planner.reset)
         self._begin_anew()
-        self._rebuilt.clear()
+        self._rebuilt.set()  # a relisting that broke off with our last lease
         self._tidy_rest_s = _TIDY_S
         async with asyncio.TaskGroup() as group:
             group.create_task(self._renew())
