@@ -248,7 +248,7 @@ def test_a_cancel_of_a_generation_that_only_the_bucket_knows_is_to_be_asked_for_
     site.ledger.begin_epoch(2, 5)
     site.start()
     assert site.calls.job(site.owner, job.id).generation == 2
-    with pytest.raises(LedgerUnavailable, match="not in the ledger yet: .* retry .* restored"):
+    with pytest.raises(LedgerUnavailable, match=r"not in the ledger yet: .* retry .* restored"):
         site.calls.cancel(site.owner, job.id)
     site.services.reconciler.round()
     answer = site.calls.cancel(site.owner, job.id)
