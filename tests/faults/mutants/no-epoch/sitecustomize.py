@@ -12,7 +12,7 @@ def change(module):
             self._write(1, 1, None)
         elif epoch is None:
             self._ledger.begin_epoch(found[0].epoch, 1)
-        return False
+        return epoch is None
 
     swap(module.EpochKeeper, "keep", keep)
 
