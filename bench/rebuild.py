@@ -27,6 +27,7 @@ from tidemill.models import CommitOutput, CommitRecord, FunctionRecord, JobInput
 from tidemill.record import Record
 from tidemill.settings import StoreSettings
 from tidemill.store import ObjectInfo, Store, open_store
+from tidemill_placement.relisting import NEWEST
 
 FUNCTION = Path(__file__).parent / "functions" / "nothing"
 POOL: dict[str, Any] = {
@@ -55,15 +56,20 @@ def run(finished: int = FINISHED, open_objects: int = OPEN) -> Table:
 
         with redis.Redis.from_url(system.status["redis"]) as server:
             server.flushall()
-        began = time.monotonic()
+        began, emptied_at = time.monotonic(), time.time()
         ready_s = _until(began, lambda: _epoch(ledger) >= 2 and bool(ledger.functions()))
         whole_s = _until(began, lambda: all(ledger.known(waiting)) and all(ledger.known(done)))
+        listed_s = _until(began, lambda: _listed(ledger) >= min(NEWEST, finished))
+        system.client().resume_pool("warm")
         _until(began, lambda: sum(1 for _ in record.manifests()) >= manifests + open_objects, 600)
         table.add("ledger rebuilt, function back", ready_s, "s")
         table.add("and every open object a job again", whole_s, "s", most=60)
-        _judge(table, store, record, ledger, before, manifests, open_objects)
+        table.add(f"and the newest {NEWEST:,} finished jobs in the lists", listed_s, "s")
+        _judge(table, store, record, ledger, before, manifests, open_objects, emptied_at)
         ledger.close()
-    table.notes.append("Real processes of `tidemill up`; Redis is emptied while the pool drains, which it forgets.")
+    table.notes.append(
+        "Real processes; Redis is emptied while the pool drains, which resumes when all is back."
+    )
     return table
 
 
@@ -75,12 +81,14 @@ def _judge(
     before: dict[str, ObjectInfo],
     manifests: int,
     open_objects: int,
+    emptied_at: float,
 ) -> None:
     after = _outputs(store)
     touched = sum(after.get(key) != info for key, info in before.items())
     again = sum(1 for _, _, generation in record.manifests() if generation > 1)
     new = sum(1 for _ in record.manifests()) - manifests
-    started = sum(1 for job in ledger.jobs(limit=100_000).jobs if job.state is not JobState.cancelled)
+    jobs = ledger.jobs(since=emptied_at - 1, limit=100_000).jobs  # not those that are only listed again
+    started = sum(1 for job in jobs if job.state is not JobState.cancelled)
     table.add("finished objects published a second time", touched + again, "objects", most=0)
     table.add("jobs started", started, "jobs", most=open_objects)
     table.add("open objects lost", open_objects - min(new, len(after) - len(before)), "objects", most=0)
@@ -151,6 +159,10 @@ def _store(system: System) -> Store:
             region=given["region"],
         )
     )
+
+
+def _listed(ledger: RedisLedger) -> int:
+    return ledger.counts().get("nothing", {}).get(JobState.succeeded, 0)
 
 
 def _epoch(ledger: RedisLedger) -> int:
