@@ -67,9 +67,7 @@ def run(finished: int = FINISHED, open_objects: int = OPEN) -> Table:
         table.add(f"and the newest {NEWEST:,} finished jobs in the lists", listed_s, "s")
         _judge(table, store, record, ledger, before, manifests, open_objects, emptied_at)
         ledger.close()
-    table.notes.append(
-        "Real processes; Redis is emptied while the pool drains, which resumes when all is back."
-    )
+    table.notes.append("Real processes; Redis is emptied while the pool drains, which resumes when all is back.")
     return table
 
 
