@@ -1,4 +1,4 @@
-"""The command line and the small gateway that it asks."""
+"""What unit tests share: the command line with the small gateway that it asks, and a planner with all that it needs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from tests.support.cli import Tidemill
 from tests.support.fake_gateway import TOKEN, FakeGateway, run_fake_gateway
+from tests.support.house import House
 from tidemill.cli.group import root
 
 
@@ -29,3 +30,8 @@ def cat(tmp_path: Path) -> Path:
     path = tmp_path / "cat.txt"
     path.write_bytes(b"meow")
     return path
+
+
+@pytest.fixture
+def house() -> House:
+    return House()
