@@ -58,6 +58,17 @@ class CommitOutput(Model):
     inline: str | None = None
     attempt_key: str | None = None
 
+    def published(self, key: str) -> OutputObject:
+        """The object that it becomes under this key, which `on_conflict: suffix` may have numbered."""
+        return OutputObject(
+            bucket=self.bucket,
+            key=key,
+            size=self.size,
+            content_type=self.content_type,
+            sha256=self.sha256,
+            name=self.name,
+        )
+
 
 class CommitRecord(Model):
     """The object that decides which attempt counts, written once by If-None-Match. Each end of a job has one.

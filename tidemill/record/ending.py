@@ -29,7 +29,6 @@ from tidemill.models import (
     FunctionRecord,
     JobError,
     Manifest,
-    OutputObject,
     Placement,
 )
 from tidemill.models.record import Final
@@ -164,17 +163,7 @@ def _commit_record(claim: Claim, function: FunctionRecord | None, end: End, now_
 
 
 def _of_commit(commit: CommitRecord) -> Ended:
-    outputs = tuple(
-        OutputObject(
-            bucket=output.bucket,
-            key=output.key,
-            size=output.size,
-            content_type=output.content_type,
-            sha256=output.sha256,
-            name=output.name,
-        )
-        for output in commit.outputs
-    )
+    outputs = tuple(output.published(output.key) for output in commit.outputs)
     return Ended(
         state=commit.outcome,
         error=commit.error,

@@ -118,11 +118,11 @@ class Publication:
             with contextlib.suppress(_Stop), _refusals(output):
                 key, there = self._target(output)
                 if there is not None and self._seen(output, there) is Seen.same:
-                    yield _object(output, key)
+                    yield output.published(key)
 
     def _publish(self, output: CommitOutput) -> OutputObject:
         with _refusals(output):
-            return _object(output, self._place(output))
+            return output.published(self._place(output))
 
     def _place(self, output: CommitOutput) -> str:
         """Write the output, or find it written; gives its key."""
@@ -278,17 +278,6 @@ def _refusals(output: CommitOutput) -> Iterator[None]:
             hint=f"Check that the bucket {output.bucket} exists and may be written, then `tidemill job retry ID`.",
         )
         raise _Stop("failed", refused) from error
-
-
-def _object(output: CommitOutput, key: str) -> OutputObject:
-    return OutputObject(
-        bucket=output.bucket,
-        key=key,
-        size=output.size,
-        content_type=output.content_type,
-        sha256=output.sha256,
-        name=output.name,
-    )
 
 
 def _conflict(output: CommitOutput, why: str) -> JobError:
