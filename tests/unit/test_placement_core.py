@@ -331,6 +331,15 @@ def test_an_idle_system_grants_free_warm_slots_of_the_best_pool() -> None:
     assert result.grants["ocr"].placement.pool == "fast"
 
 
+def test_slots_that_are_left_over_when_all_waiting_jobs_are_released_are_granted() -> None:
+    """Else jobs that come quickly, one after the other, would each wait for a plan: none finds nothing waiting."""
+    agents = (warm("p-1", "p", 2),)
+    result = decide(jobs(1), pools=(pool("p", slots=2),), agents=agents)
+    assert len(result.releases) == 1
+    assert dict(result.grants["ocr"].agents) == {"p-1": 1}
+    assert decide(jobs(2), pools=(pool("p", slots=2),), agents=agents).grants == {}
+
+
 def test_no_grant_while_jobs_wait_or_where_the_runner_is_to_go() -> None:
     assert decide(jobs(1), pools=(pool("p"),), agents=(warm("p-1", "p"),)).grants == {}
     stale = warm("p-1", "p", levels={})

@@ -1,7 +1,8 @@
 """Grants: on an idle system the next submits of a function may go straight to a warm, free slot.
 
 They are left only where the planner would release a job just now: in the pool with the best score, on slots that hold
-the function's runner and do nothing. So a submit that uses one decides nothing by itself.
+the function's runner and do nothing. So a submit that uses one decides nothing by itself. Slots that are left over when
+every waiting job is released are granted too: of jobs that come one after the other, none would find a quiet moment.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tidemill_placement.core.world import Grant, Waiting
 def decide_grants(
     schedule: Schedule, wanted: Mapping[str, Mapping[str, int]], stops: Collection[str]
 ) -> dict[str, Grant]:
-    """Give the grants of each function that has some. Only for a world in which no job waits.
+    """Give the grants of each function that has some. Only where no job waits but those that this plan releases.
 
     Runners that are to go, and agents that stop, get none.
     """

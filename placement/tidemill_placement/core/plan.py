@@ -38,7 +38,7 @@ def plan(world: World) -> Plan:
     for pool, count in for_minimum.items():
         starts[pool] = max(starts.get(pool, 0), count)
     stops = decide_stops(world, wanted, booked)
-    waits = any(queue.ready for queue in world.backlog)
+    waits = sum(queue.ready for queue in world.backlog) > len(result.releases)
     by_agent = named(world, wanted)
     return Plan(
         releases=tuple(_release(choice) for choice in result.releases),
