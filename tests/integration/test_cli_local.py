@@ -15,7 +15,7 @@ from tests.support import wait_until
 Tidemill = Callable[..., "subprocess.CompletedProcess[str]"]
 
 # What only the extras bring. A bare installation has none of it.
-_EXTRAS = ["celery", "redis", "fastapi", "obstore", "minio", "structlog", "pydantic_settings", "uvicorn", "flower"]
+_EXTRAS = ["celery", "redis", "fastapi", "pycurl", "minio", "structlog", "pydantic_settings", "uvicorn", "flower"]
 _BARE = f"import sys; sys.modules.update(dict.fromkeys({_EXTRAS!r})); from tidemill.cli import main; main()"
 
 

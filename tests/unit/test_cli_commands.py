@@ -168,7 +168,7 @@ def test_a_command_that_lacks_its_extra_says_what_to_install(command: list[str])
     """As after `pip install tidemill`: the packages of the services are not there."""
     bare = (
         "import sys\n"
-        "for name in ('structlog', 'pydantic_settings', 'redis', 'celery', 'obstore', 'fastapi', 'minio'):\n"
+        "for name in ('structlog', 'pydantic_settings', 'redis', 'celery', 'pycurl', 'fastapi', 'minio'):\n"
         "    sys.modules[name] = None\n"
         "from tidemill.cli import main\n"
         "sys.argv = ['tidemill', *sys.argv[1:]]\n"

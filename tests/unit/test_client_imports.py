@@ -18,7 +18,7 @@ _HEAVY = [
     "starlette",
     "httpx",
     "pydantic",
-    "obstore",
+    "pycurl",
     "minio",
     "boto3",
     "yaml",

@@ -1,7 +1,7 @@
 """S3 objects: one interface, the real store, and nothing of the drivers in sight.
 
 `open_store(settings)` gives an `S3Store`; `tidemill.testing.MemoryStore` is its twin in memory. Importing this package
-costs nothing: obstore and the minio SDK come with the first store that is opened.
+costs nothing: libcurl and the minio SDK come with the first store that is opened.
 """
 
 from __future__ import annotations

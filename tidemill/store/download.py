@@ -8,62 +8,78 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 
 from tidemill.errors import PreconditionFailed, StoreUnavailable
 from tidemill.store.api import Downloaded, ObjectInfo
 
-CHUNK_BYTES = 2**20
+BUFFER_BYTES = 2**18
+Write = Callable[[bytes], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """An answer whose content is still to be read. `size` is that of the whole object, `info` is what it is now."""
+class Fetched:
+    """The end of an answer whose content was written. `size` is that of the whole object, `info` is what it is now."""
 
     size: int
     info: ObjectInfo
-    chunks: Iterator[bytes]
 
 
-# (offset, etag) -> the content from there on, of the object with that ETag
-Open = Callable[[int, str | None], Opened]
+# (offset, etag, write) -> writes the content from there on, of the object with that ETag; less where the answer broke
+Fetch = Callable[[int, str | None, Write], Fetched]
 
 
-def download(open_at: Open, path: Path, etag: str | None) -> Downloaded:
+def download(fetch: Fetch, path: Path, etag: str | None) -> Downloaded:
     """Writes the object to `path`. See `Store.download` for what it promises."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with open(handle, "wb", buffering=0) as file:
-            return _fill(open_at, file.write, etag)
+            return _fill(fetch, _Hashed(file), etag)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
 
 
-def _fill(open_at: Open, write: Callable[[memoryview], int | None], etag: str | None) -> Downloaded:
-    hasher = hashlib.sha256()
-    done = 0
+class _Hashed:
+    """A file that is hashed as it is written; what comes in small pieces is gathered first."""
+
+    def __init__(self, file: FileIO) -> None:
+        self._file = file
+        self._hasher = hashlib.sha256()
+        self._gathered = bytearray()
+        self.done = 0
+
+    def write(self, chunk: bytes) -> None:
+        self._gathered += chunk
+        self.done += len(chunk)
+        if len(self._gathered) >= BUFFER_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        self._hasher.update(self._gathered)
+        view = memoryview(bytes(self._gathered))
+        while view:
+            view = view[self._file.write(view) or 0 :]
+        self._gathered.clear()
+
+    def sha256(self) -> str:
+        self.flush()
+        return self._hasher.hexdigest()
+
+
+def _fill(fetch: Fetch, file: _Hashed, etag: str | None) -> Downloaded:
     pin = etag
     while True:
-        before = done
-        try:
-            opened = open_at(done, pin)
-            if pin is not None and opened.info.etag != pin:
-                raise PreconditionFailed(f"the object changed from {pin} to {opened.info.etag} while it was read")
-            pin = opened.info.etag
-            for chunk in opened.chunks:
-                view = memoryview(chunk)
-                while view:
-                    view = view[write(view) or 0 :]
-                hasher.update(chunk)
-                done += len(chunk)
-            if done == opened.size:
-                return Downloaded(done, hasher.hexdigest(), opened.info.content_type, opened.info.metadata)
-            if done == before:
-                raise StoreUnavailable(f"the store ends an object of {opened.size} bytes after {done}")
-        except StoreUnavailable:
-            # The driver has tried several times already. Only a download that moved since then goes on.
-            if done == before:
-                raise
+        before = file.done
+        fetched = fetch(before, pin, file.write)
+        if pin is not None and fetched.info.etag != pin:
+            raise PreconditionFailed(f"the object changed from {pin} to {fetched.info.etag} while it was read")
+        pin = fetched.info.etag
+        if file.done == fetched.size:
+            return Downloaded(file.done, file.sha256(), fetched.info.content_type, fetched.info.metadata)
+        # The driver has tried several times already. Only a download that moved since then goes on.
+        if file.done == before:
+            raise StoreUnavailable(f"the store ends an object of {fetched.size} bytes after {file.done}")

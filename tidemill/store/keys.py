@@ -1,9 +1,4 @@
-"""Which keys a store can keep, and which of them the quick driver (obstore) can say.
-
-Tried on SeaweedFS 4.48 with 53 odd keys: obstore takes every key but those with an ASCII control character (tab and
-newline among them) and those whose segments are empty: `a//b`, `/a`, and folder markers `a/`, whose slash it drops
-without a word. One such key also ends its whole listing with an error. These keys go through signed requests of ours.
-"""
+"""Which keys a store can keep."""
 
 from __future__ import annotations
 
@@ -31,7 +26,7 @@ def check(key: str) -> str:
 
 
 def check_bucket(bucket: str) -> str:
-    """Gives the name back. Raises `InvalidSpec` for one that no store has: the quick driver panics at some of them."""
+    """Gives the name back. Raises `InvalidSpec` for one that no store has: some have a meaning in an address."""
     if not _BUCKET.match(bucket):
         raise InvalidSpec(
             f"{bucket[:100]!r} is not the name of a bucket",
@@ -43,10 +38,3 @@ def check_bucket(bucket: str) -> str:
 
 def _refused(key: str, why: str) -> InvalidSpec:
     return InvalidSpec(f"the key {key[:100]!r} {why}", code="invalid_key", hint="Use another key.")
-
-
-def quick(key: str) -> bool:
-    """Whether obstore sends this key as it is."""
-    if key[0] == "/" or key[-1] == "/" or "//" in key:
-        return False
-    return not any(character < " " or character == "\x7f" for character in key)

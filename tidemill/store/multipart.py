@@ -74,7 +74,7 @@ class Upload:
     def _part(self, number: int, content: bytes) -> str:
         query = {"partNumber": str(number), "uploadId": self._id}
         answer = self._requests.send("PUT", self._bucket, self._key, query=query, body=content)
-        return bare(answer.headers.get("ETag", ""))
+        return bare(answer.headers.get("etag", ""))
 
     def copy_parts(self, source: Mapping[str, str], size: int, piece: int = COPY_BYTES) -> list[str]:
         """Lets the store copy an object of `size` bytes; `source` are the headers that name and pin it."""

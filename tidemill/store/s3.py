@@ -1,9 +1,9 @@
-"""The real store: obstore for single objects, signed requests for all that obstore cannot say, the minio SDK for
-buckets and presigned addresses."""
+"""The real store: every call as signed requests (`signed.py`); the minio SDK only for presigned addresses."""
 
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import html
 import io
 import itertools
@@ -15,22 +15,19 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import BinaryIO
 
-import urllib3
 from minio import Minio
 
 from tidemill.errors import InvalidSpec, NotAllowed, NotFound, PreconditionFailed, ServiceUnavailable
 from tidemill.settings import StoreSettings
 from tidemill.store import keys, listing, notifications, unfinished
 from tidemill.store.api import Downloaded, ObjectInfo, Unfinished
-from tidemill.store.download import Opened, download
+from tidemill.store.download import Fetched, Write, download
 from tidemill.store.multipart import COPY_BYTES, PART_BYTES, Upload, blocks, part_size
 from tidemill.store.probe import probe_conditional_put
-from tidemill.store.quick import Quick
-from tidemill.store.signed import SignedRequests, pool, unavailable
+from tidemill.store.signed import Answer, SignedRequests, unavailable
 
 _META = "x-amz-meta-"
 _NOTIFICATION = {"notification": ""}
-_PIECE_BYTES = 2**16
 
 
 class S3Store:
@@ -40,9 +37,7 @@ class S3Store:
         for address in (settings.endpoint, settings.public_endpoint or settings.endpoint):
             _check_address(address)
         self._settings = settings
-        self._quick = Quick(settings)
-        self._http = pool()
-        self._requests = SignedRequests(settings, self._http)
+        self._requests = SignedRequests(settings)
 
     @property
     def name(self) -> str:
@@ -51,33 +46,31 @@ class S3Store:
     # -- single objects ------------------------------------------------------------------------------------------
     def head(self, bucket: str, key: str, version_id: str | None = None) -> ObjectInfo | None:
         try:
-            if keys.quick(keys.check(key)):
-                return self._quick.head(bucket, key, version_id)
-            query = {"versionId": version_id} if version_id else {}
-            answer = self._requests.send("HEAD", bucket, key, query=query)
+            answer = self._requests.send("HEAD", bucket, keys.check(key), query=_version(version_id))
         except NotFound:
             return None
-        return _info(bucket, key, answer.headers, version_id)
+        return _info(bucket, key, answer, _length(answer), version_id)
 
     def get(self, bucket: str, key: str, *, max_bytes: int | None = None) -> bytes:
-        if keys.quick(keys.check(key)):
-            return self._quick.get(bucket, key, max_bytes)
+        keys.check(key)
         if max_bytes is None:
             return self._requests.send("GET", bucket, key).data
-        found = b""
-        for chunk in self._open(bucket, key, 0, None, None).chunks:
-            found += chunk
-            if len(found) >= max_bytes:
-                break
-        return found[:max_bytes]
+        headers = {"Range": f"bytes=0-{max(1, max_bytes) - 1}"}
+        answer = self._requests.send("GET", bucket, key, headers=headers, accept=(416,))
+        # An empty object has no first byte.
+        return b"" if answer.status == 416 else answer.data[: max(0, max_bytes)]
 
     def download(
         self, bucket: str, key: str, path: Path, *, etag: str | None = None, version_id: str | None = None
     ) -> Downloaded:
-        open_it = self._quick.open if keys.quick(keys.check(key)) else self._open
+        keys.check(key)
         # A version never changes, so its own ETag is enough.
         pin = None if version_id else etag
-        return download(lambda offset, now: open_it(bucket, key, offset, now, version_id), path, pin)
+
+        def fetch(offset: int, now: str | None, write: Write) -> Fetched:
+            return self._fetch(bucket, key, offset, now, version_id, write)
+
+        return download(fetch, path, pin)
 
     def put(
         self,
@@ -132,10 +125,7 @@ class S3Store:
 
     def delete(self, bucket: str, key: str) -> None:
         try:
-            if keys.quick(keys.check(key)):
-                self._quick.delete(bucket, key)
-            else:
-                self._requests.send("DELETE", bucket, key)
+            self._requests.send("DELETE", bucket, keys.check(key))
         except NotFound:
             return
 
@@ -189,7 +179,7 @@ class S3Store:
     def watch(self, bucket: str, arn: str, prefixes: Sequence[str]) -> bool:
         answer = self._requests.send("GET", bucket, query=_NOTIFICATION)
         # SeaweedFS answers a GET with an empty document, and takes a PUT for the making of a bucket.
-        if "seaweed" in answer.headers.get("Server", "").lower():
+        if "seaweed" in answer.headers.get("server", "").lower():
             raise _no_rules("SeaweedFS has no notification rules of buckets")
         wanted = notifications.merged(answer.data, arn, prefixes)
         if wanted is None:
@@ -208,15 +198,16 @@ class S3Store:
         self.bucket_exists(self._settings.bucket)
         return time.perf_counter() - begin
 
-    # -- by signed requests --------------------------------------------------------------------------------------
-    def _open(self, bucket: str, key: str, offset: int, etag: str | None, version_id: str | None) -> Opened:
+    # -- inside --------------------------------------------------------------------------------------------------
+    def _fetch(
+        self, bucket: str, key: str, offset: int, etag: str | None, version_id: str | None, write: Write
+    ) -> Fetched:
         headers = {"Range": f"bytes={offset}-"} if offset else {}
         if etag is not None:
             headers["If-Match"] = f'"{etag}"'
-        query = {"versionId": version_id} if version_id else {}
-        answer = self._requests.send("GET", bucket, key, query=query, headers=headers, stream=True)
-        size = offset + int(answer.headers.get("Content-Length", "0"))
-        return Opened(size, _info(bucket, key, answer.headers, version_id), _chunks(answer))
+        answer = self._requests.send("GET", bucket, key, query=_version(version_id), headers=headers, write=write)
+        size = offset + _length(answer)
+        return Fetched(size, _info(bucket, key, answer, size, version_id))
 
     def _put_bytes(
         self,
@@ -228,11 +219,9 @@ class S3Store:
         if_none_match: bool,
         if_match: str | None,
     ) -> str:
-        if keys.quick(key):
-            return self._quick.put(bucket, key, body, content_type, metadata or {}, if_none_match, if_match)
         headers = _described(content_type, metadata) | _conditions(if_none_match, if_match)
         answer = self._requests.send("PUT", bucket, key, headers=headers, body=body)
-        return listing.bare(answer.headers.get("ETag", ""))
+        return listing.bare(answer.headers.get("etag", ""))
 
     def _put_file(
         self,
@@ -270,7 +259,6 @@ class S3Store:
             self._settings.secret_key.get_secret_value(),
             secure=address.scheme == "https",
             region=self._settings.region,
-            http_client=self._http,
         )
 
 
@@ -301,30 +289,32 @@ def _conditions(if_none_match: bool, if_match: str | None) -> dict[str, str]:
     return headers if if_match is None else {**headers, "If-Match": f'"{if_match}"'}
 
 
-def _info(bucket: str, key: str, headers: Mapping[str, str], version_id: str | None) -> ObjectInfo:
+def _version(version_id: str | None) -> dict[str, str]:
+    return {"versionId": version_id} if version_id is not None else {}
+
+
+def _length(answer: Answer) -> int:
+    return int(answer.headers.get("content-length", "0"))
+
+
+def _info(bucket: str, key: str, answer: Answer, size: int, version_id: str | None) -> ObjectInfo:
+    headers = answer.headers
     return ObjectInfo(
         bucket=bucket,
         key=key,
-        size=int(headers.get("Content-Length", "0")),
-        etag=listing.bare(headers.get("ETag", "")),
-        last_modified=int(parsedate_to_datetime(headers["Last-Modified"]).timestamp()),
+        size=size,
+        etag=listing.bare(headers.get("etag", "")),
+        last_modified=_seconds(headers["last-modified"]),
         version_id=headers.get("x-amz-version-id") or version_id,
-        content_type=headers.get("Content-Type"),
-        metadata={
-            name.lower()[len(_META) :]: value for name, value in headers.items() if name.lower().startswith(_META)
-        },
+        content_type=headers.get("content-type"),
+        metadata={name[len(_META) :]: value for name, value in headers.items() if name.startswith(_META)},
     )
 
 
-def _chunks(answer: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
-    try:
-        # What came of a piece before the connection broke is lost, so pieces are small.
-        yield from answer.stream(_PIECE_BYTES)
-    except urllib3.exceptions.HTTPError as error:
-        raise unavailable(f"the connection broke: {error}") from error
-    finally:
-        # Read to its end the connection goes back to the pool, else it is of no more use.
-        answer.release_conn() if answer.closed else answer.close()
+@functools.lru_cache(1024)
+def _seconds(date: str) -> int:
+    """An HTTP date as seconds since 1970. The dates of one object are asked for again and again."""
+    return int(parsedate_to_datetime(date).timestamp())
 
 
 def _copied(body: bytes) -> str:

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from tidemill.errors import NotFound, PreconditionFailed
 from tidemill.store.api import PAGE, Downloaded, ObjectInfo, Unfinished
-from tidemill.store.download import Opened, download
+from tidemill.store.download import Fetched, Write, download
 from tidemill.store.keys import check, check_bucket
 from tidemill.store.probe import probe_conditional_put
 
@@ -55,13 +55,14 @@ class MemoryStore:
     def download(
         self, bucket: str, key: str, path: Path, *, etag: str | None = None, version_id: str | None = None
     ) -> Downloaded:
-        def open_at(offset: int, pin: str | None) -> Opened:
+        def fetch(offset: int, pin: str | None, write: Write) -> Fetched:
             found = self._find(bucket, key)
             if pin is not None and found.info.etag != pin:
                 raise PreconditionFailed(f"{bucket}/{key[:100]} is another object now")
-            return Opened(found.info.size, found.info, iter([found.body[offset:]]))
+            write(found.body[offset:])
+            return Fetched(found.info.size, found.info)
 
-        return download(open_at, path, etag)
+        return download(fetch, path, etag)
 
     def put(
         self,
