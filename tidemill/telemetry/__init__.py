@@ -1,6 +1,6 @@
 """How services say what they do: structured log lines on standard error.
 
-The event of a line is a name (`job.claimed`), everything else are fields. Never payloads, never secrets.
+The event of a line is a name (`job.accepted`), everything else are fields. Never payloads, never secrets.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class Agent:
             self._beat_now.set()
             try:
                 for claim in claims:
-                    log.info("job.claimed", job_id=claim.token.job_id, function=claim.job.function)
+                    log.debug("job.claimed", job_id=claim.token.job_id, function=claim.job.function)
                     Attempt(self._shop, claim).work()
                     done += 1
             finally:
