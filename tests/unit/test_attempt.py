@@ -265,6 +265,43 @@ def test_an_input_that_changes_is_superseded_and_never_published(scene: Scene, w
     assert scene.store.head("outbox", "fn/a.txt/result.json") is None
 
 
+@pytest.mark.parametrize("call", ["put_log", "commit"])
+def test_an_input_that_changes_while_the_store_is_away_is_never_published(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """The result in hand is tried again for a minute; each try looks at the input anew, right before its commit."""
+    claim = scene.claim()
+    real = getattr(scene.record, call)
+
+    def away(*args: Any) -> Any:
+        monkeypatch.setattr(scene.record, call, real)
+        scene.store.put("inbox", "fn/a.txt", b"another content")
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(scene.record, call, away)
+    job = scene.work(claim)
+    assert (job.state, job.error and job.error.code) == (JobState.cancelled, "superseded")
+    assert scene.store.head("outbox", "fn/a.txt/result.json") is None
+
+
+def test_a_commit_that_arrived_counts_though_the_input_changed_before_the_answer_was_tried_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = scene.claim()
+    commit = scene.record.commit
+
+    def lost(record: Any) -> Any:
+        monkeypatch.setattr(scene.record, "commit", commit)
+        commit(record)
+        scene.store.put("inbox", "fn/a.txt", b"another content")
+        raise StoreUnavailable("the answer was lost")
+
+    monkeypatch.setattr(scene.record, "commit", lost)
+    job = scene.work(claim)
+    assert job.state is JobState.succeeded
+    assert scene.store.get("outbox", "fn/a.txt/result.json") == b'{"ok": true}'
+
+
 @pytest.mark.parametrize("pinned", [False, True])
 @pytest.mark.parametrize("kept", [False, True])
 def test_in_a_bucket_with_versions_a_job_is_superseded_unless_its_caller_named_the_version(

@@ -6,9 +6,9 @@ the queue (retry, drain, trouble of ours), found finished already, or left to th
 An error that nobody foresaw counts as a failed attempt and is told with its traceback, so that it neither hides behind
 an expired lease nor repeats for ever.
 
-Order matters in two places. The input is looked at *after* the run and before the commit: if it changed, the result
-belongs to bytes that are gone, and the job ends as superseded. The log is stored before the commit, so that whoever
-sees a finished job can read it.
+Order matters in two places. The input is looked at as the last thing before each try to commit a success: if it
+changed, the result belongs to bytes that are gone, and the job ends as superseded. The log is stored before the commit,
+so that whoever sees a finished job can read it.
 """
 
 from __future__ import annotations
@@ -221,9 +221,6 @@ class Attempt:
                 code="output_refused", message=str(error), hint="Write fewer files, or name them otherwise."
             )
             return self._end(function, End("failed", fault, cost=cost, run_s=outcome.seconds))
-        if self._input_changed():
-            return self._end(function, _superseded(self._job, cost))
-        failpoint("attempt.input_looked_at")
         end = End("succeeded", outputs=outputs, cost=cost, run_s=outcome.seconds, started_at=self._started_at)
         return self._end(function, end)
 
@@ -278,6 +275,10 @@ class Attempt:
                 self._store_log()
                 failpoint("attempt.log_stored")
                 self._say_rest()
+                if end.outcome == "succeeded":
+                    if self._input_changed():
+                        end = _superseded(self._job, end.cost)
+                    failpoint("attempt.input_looked_at")
                 manifest = finish(shop.ledger, shop.record, self._claim, function, end, shop.lease_s, shop.now)
                 return f"{manifest.state}" if manifest else "stale"
             except ServiceUnavailable:
