@@ -122,6 +122,32 @@ def test_a_damaged_request_does_not_keep_the_others_from_being_taken() -> None:
     assert [(bucket, key) for bucket, key, _, _ in world.ledger.ignored()] == [(record.bucket, torn)]
 
 
+@pytest.mark.parametrize("bad", ["request", "manifest of a retry"])
+def test_a_store_that_fails_for_one_record_keeps_no_other_request_from_being_taken(
+    bad: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World("in/")
+    record = world.services.record
+    source = JobInput(bucket="inbox", key="in/a", etag="e", size=1)
+    wanted = [f"{number:032x}" for number in range(1, 1003)]  # listed in two parts
+    generation = 2 if bad != "request" else 1
+    for job_id in wanted:
+        request = RequestRecord(job_id=job_id, function="echo", input=source, created_at=1.0)
+        record.put_request(request.model_copy(update={"generation": generation if job_id == wanted[0] else 1}))
+    key = keys.request("echo", wanted[0], 1) if bad == "request" else keys.manifest("echo", wanted[0], 2)
+    get = world.store.get
+
+    def failing(bucket: str, name: str, **more: Any) -> bytes:
+        if name == key:
+            raise StoreUnavailable("500")
+        return get(bucket, name, **more)
+
+    monkeypatch.setattr(world.store, "get", failing)
+    with pytest.raises(StoreUnavailable):
+        world.reconciler.round()
+    assert world.ledger.known(wanted) == [False] + [True] * 1001
+
+
 def test_a_damaged_manifest_of_a_retry_does_not_keep_other_requests_from_being_taken() -> None:
     world = World("in/")
     record = world.services.record
@@ -320,14 +346,18 @@ def test_new_content_of_a_refused_object_is_taken_by_the_next_listing() -> None:
     assert world.keys() == {"in/a"}
 
 
-def test_a_store_that_fails_for_one_object_keeps_those_beside_it_from_nothing() -> None:
+@pytest.mark.parametrize("others", [1, 2001], ids=["beside it", "on later pages"])
+def test_a_store_that_fails_for_one_object_keeps_others_from_nothing(others: int) -> None:
     world = World("in/")
     world.store.refused["in/a"] = StoreUnavailable("500")
-    for name in ("a", "b"):
+    names = [f"b{number:04}" for number in range(others)]
+    for name in ("a", *names):
         world.store.put("inbox", f"in/{name}", b"x")
-    world.run_until(5.0)
-    assert world.keys() == {"in/b"}
+    with capture_logs() as logs:
+        world.run_until(5.0)
+    assert {job.input.key for job in world.ledger.iter_open()} == {f"in/{name}" for name in names}
+    assert "reconciler.broke_off" in {line["event"] for line in logs}
     assert world.ledger.ignored() == []
     world.store.refused.clear()
     world.run_until(10.0)
-    assert world.keys() == {"in/a", "in/b"}
+    assert {job.input.key for job in world.ledger.iter_open()} == {"in/a", *(f"in/{name}" for name in names)}

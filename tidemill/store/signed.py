@@ -96,7 +96,7 @@ class SignedRequests:
         self._address = settings.endpoint.rstrip("/")
         self._secure = self._address.startswith("https:")
         self._signature = f"aws:amz:{settings.region}:s3"
-        self._user = f"{settings.access_key}:{settings.secret_key.get_secret_value()}"
+        self._access_key, self._secret_key = settings.access_key, settings.secret_key.get_secret_value()
         self._idle: deque[pycurl.Curl] = deque()  # each with its connection
 
     def send(
@@ -207,7 +207,8 @@ class SignedRequests:
         handle = pycurl.Curl()
         for option, value in (
             (pycurl.AWS_SIGV4, self._signature),
-            (pycurl.USERPWD, self._user),
+            (pycurl.USERNAME, self._access_key),
+            (pycurl.PASSWORD, self._secret_key),
             (pycurl.NOSIGNAL, 1),
             (pycurl.CONNECTTIMEOUT, CONNECT_S),
             (pycurl.LOW_SPEED_LIMIT, 1),  # bytes a second

@@ -33,7 +33,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from tidemill.errors import TidemillError
+from tidemill.errors import StoreUnavailable, TidemillError
 from tidemill.failpoints import failpoint
 from tidemill.ledger.api import Ledger, NewJob
 from tidemill.record import Record
@@ -253,6 +253,7 @@ class Reconciler:
         others_s = 0.0
         taking_s = self._taking_s
         refused: list[str] = []
+        failed: list[StoreUnavailable] = []
 
         def pages() -> int:
             nonlocal complete, others_s
@@ -262,7 +263,10 @@ class Reconciler:
                     complete = False
                     break
                 listed += len(page)
-                self._page(table, page, refused)
+                try:
+                    self._page(table, page, refused)
+                except StoreUnavailable as error:  # perhaps of one object only; else the next page tells
+                    failed.append(error)
                 if cold and self._ticks() >= self._hot_at:
                     cpu = self._cpu_s()
                     self._hot(table)
@@ -278,6 +282,9 @@ class Reconciler:
                 spent_s = spent_s if cold else self._costs[place]
         except TidemillError as error:
             self._complain(error, bucket=place[0], prefix=place[1])
+        else:
+            if failed:
+                self._complain(failed[0], bucket=place[0], prefix=place[1])
         if len(refused) >= _MOST_REFUSED and self._may_complain():
             log.warning("reconciler.many_refused", bucket=place[0], prefix=place[1], last_key=refused[-1])
         self._ended[place] = self._ticks()
@@ -341,6 +348,7 @@ class Reconciler:
     # -- requests ------------------------------------------------------------------------------------------------
     def _requests(self) -> int:
         listed = 0
+        failed: list[StoreUnavailable] = []
         for chunk in _chunks(self._record.open_requests(), 1000):
             listed += len(chunk)
             if not self._go_on():
@@ -349,9 +357,14 @@ class Reconciler:
             known = self._ledger.known([job_id for _, job_id, _ in first])
             new = [entry for entry, is_known in zip(first, known, strict=True) if not is_known]
             # A retry has the id of the job that it repeats, which is settled: only the job or its manifest can tell.
-            new += [entry for entry in chunk if entry[2] > 1 and not self._lives(entry)]
-            self._each(self._again, new)
+            new += [entry for entry in chunk if entry[2] > 1]
+            try:
+                self._each(self._again, new)
+            except StoreUnavailable as error:  # perhaps of one record only
+                failed.append(error)
         note_damaged(self._ledger, self._record.bucket, self._record.damaged())
+        if failed:
+            raise failed[0]
         return listed
 
     def _lives(self, entry: Open) -> bool:
@@ -370,6 +383,8 @@ class Reconciler:
         return True
 
     def _again(self, entry: Open) -> None:
+        if entry[2] > 1 and self._lives(entry):
+            return
         with damage_skipped():  # of the request or its function: the others are taken
             self._take_request(*entry)
 
