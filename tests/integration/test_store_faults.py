@@ -173,6 +173,36 @@ def test_the_waits_for_a_dead_store_stay_well_under_half_a_minute() -> None:
     assert signed.READ_S + signed.RETRY_S < 25
 
 
+def test_a_proxy_for_the_outside_does_not_get_what_is_for_a_store_on_this_machine(
+    s3: S3, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "example.org")
+    store = open_store(settings_of(s3))
+    store.put(bucket, "key", b"x")
+    assert store.get(bucket, "key") == b"x"
+
+
+def test_credentials_may_have_any_characters() -> None:
+    """libcurl takes a name and a password apart at the first colon, when it gets them as one."""
+    seen: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection = listener.accept()[0]
+            with connection:
+                seen.append(connection.recv(65536).decode())
+                connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        store = open_store(StoreSettings(endpoint=endpoint, access_key="a:b@c", secret_key=SecretStr("d:e")))
+        assert store.head("bucket", "key") is None
+        thread.join()
+    assert "Credential=a:b@c/" in seen[0]
+
+
 def test_wrong_credentials_are_not_allowed(s3: S3, bucket: str, tmp_path: Path) -> None:
     wrong = open_store(settings_of(s3, secret_key=SecretStr("wrong")))
     some = {name: call for name, call in calls(wrong, tmp_path).items() if name not in ("copy", "put large")}

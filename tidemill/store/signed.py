@@ -11,6 +11,7 @@ A conditional put whose answer was lost may meet itself: for the caller that is 
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import io
 import math
@@ -25,6 +26,8 @@ from dataclasses import dataclass
 
 import certifi
 import pycurl
+from minio.credentials.credentials import Credentials
+from minio.signer import sign_v4_s3
 
 from tidemill.errors import (
     InvalidSpec,
@@ -47,7 +50,9 @@ _PAUSE_S, _LONGEST_PAUSE_S = 0.2, 2.0
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
 _NOT_SENT = frozenset({pycurl.E_COULDNT_RESOLVE_HOST, pycurl.E_COULDNT_CONNECT})
 _BUFFER_BYTES = 2**18
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _NONE = (b"Expect:", b"Accept:")  # headers that libcurl would add of its own
+_PLAIN = re.compile(r"[A-Za-z0-9._~-]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _NOWHERE = io.BytesIO()
 _EMPTY = hashlib.sha256(b"").hexdigest()
@@ -95,8 +100,10 @@ class SignedRequests:
     def __init__(self, settings: StoreSettings) -> None:
         self._address = settings.endpoint.rstrip("/")
         self._secure = self._address.startswith("https:")
-        self._signature = f"aws:amz:{settings.region}:s3"
-        self._access_key, self._secret_key = settings.access_key, settings.secret_key.get_secret_value()
+        self._region = settings.region
+        self._credentials = Credentials(settings.access_key, settings.secret_key.get_secret_value())
+        # libcurl writes other characters of an access key as %XX, which no store reads.
+        self._curl_signs = _PLAIN.fullmatch(settings.access_key) is not None
         self._idle: deque[pycurl.Curl] = deque()  # each with its connection
 
     def send(
@@ -126,6 +133,8 @@ class SignedRequests:
         lines += [_line(name, value) for name, value in headers.items()]
         if "Content-Type" not in headers:
             lines.append(b"Content-Type:")
+        if not self._curl_signs:
+            lines += self._signature(method, url, headers, self._digest(body).decode())
         give_up, pause_s = time.monotonic() + RETRY_S, _PAUSE_S
         for left in reversed(range(RETRIES + 1)):
             answer = self._once(method, url, lines, body, SLOW_READ_S if slow else READ_S, write)
@@ -196,6 +205,20 @@ class SignedRequests:
         begun = writing is not None and writing.begun
         return Answer(status, _headers(told.getvalue()), data.getvalue(), begun, cut)
 
+    def _signature(self, method: str, url: str, headers: Mapping[str, str], digest: str) -> list[bytes]:
+        address, now = urllib.parse.urlsplit(url), dt.datetime.now(dt.UTC)
+        own = {"Host": address.netloc, "x-amz-content-sha256": digest, "x-amz-date": now.strftime("%Y%m%dT%H%M%SZ")}
+        signed = sign_v4_s3(
+            method=method,
+            url=address,
+            region=self._region,
+            headers={**headers, **own},
+            credentials=self._credentials,
+            content_sha256=digest,
+            date=now,
+        )
+        return [_line(name, str(signed[name])) for name in ("x-amz-date", "Authorization")]
+
     def _digest(self, body: bytes) -> bytes:
         if not body:
             return _EMPTY.encode()
@@ -206,9 +229,7 @@ class SignedRequests:
     def _connect(self) -> pycurl.Curl:
         handle = pycurl.Curl()
         for option, value in (
-            (pycurl.AWS_SIGV4, self._signature),
-            (pycurl.USERNAME, self._access_key),
-            (pycurl.PASSWORD, self._secret_key),
+            (pycurl.USERAGENT, "tidemill"),
             (pycurl.NOSIGNAL, 1),
             (pycurl.CONNECTTIMEOUT, CONNECT_S),
             (pycurl.LOW_SPEED_LIMIT, 1),  # bytes a second
@@ -218,6 +239,12 @@ class SignedRequests:
             (pycurl.CAINFO, os.environ.get("SSL_CERT_FILE") or certifi.where()),
         ):
             handle.setopt(option, value)
+        if self._curl_signs:
+            handle.setopt(pycurl.AWS_SIGV4, f"aws:amz:{self._region}:s3")
+            handle.setopt(pycurl.USERNAME, self._credentials.access_key)
+            handle.setopt(pycurl.PASSWORD, self._credentials.secret_key)
+        if urllib.parse.urlsplit(self._address).hostname in _LOOPBACK:
+            handle.setopt(pycurl.NOPROXY, "*")  # one for the outside must not get what stays on this machine
         return handle
 
 
@@ -236,7 +263,11 @@ def _headers(told: bytes) -> dict[str, str]:
 
 def _block(told: bytes) -> list[str]:
     """The lines before the content of the last answer: one that only says `continue` may come before it."""
-    return told.decode("latin-1").rstrip("\r\n").rpartition("\r\n\r\n")[2].split("\r\n")
+    try:
+        text = told.decode()
+    except UnicodeDecodeError:
+        text = told.decode("latin-1")
+    return text.rstrip("\r\n").rpartition("\r\n\r\n")[2].split("\r\n")
 
 
 def _line(name: str, value: str) -> bytes:
