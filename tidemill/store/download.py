@@ -22,9 +22,10 @@ Write = Callable[[bytes], object]
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The end of an answer whose content was written. `size` is that of the whole object, `info` is what it is now."""
+    """The end of an answer whose content was written. `size` is that of the whole object (None: unknown, and more is to
+    come), `info` is what it is now."""
 
-    size: int
+    size: int | None
     info: ObjectInfo
 
 
@@ -80,6 +81,8 @@ def _fill(fetch: Fetch, file: _Hashed, etag: str | None) -> Downloaded:
         pin = fetched.info.etag
         if file.done == fetched.size:
             return Downloaded(file.done, file.sha256(), fetched.info.content_type, fetched.info.metadata)
+        if fetched.size is not None and file.done > fetched.size:
+            raise StoreUnavailable(f"the store sends {file.done} bytes of an object of {fetched.size}")
         # The driver has tried several times already. Only a download that moved since then goes on.
         if file.done == before:
             raise StoreUnavailable(f"the store ends an object of {fetched.size} bytes after {file.done}")

@@ -24,7 +24,8 @@ from tidemill.store.api import Downloaded, ObjectInfo, Unfinished
 from tidemill.store.download import Fetched, Write, download
 from tidemill.store.multipart import COPY_BYTES, PART_BYTES, Upload, blocks, part_size
 from tidemill.store.probe import probe_conditional_put
-from tidemill.store.signed import Answer, SignedRequests, unavailable
+from tidemill.store.signed import SignedRequests, unavailable
+from tidemill.store.transfer import Answer
 
 _META = "x-amz-meta-"
 _NOTIFICATION = {"notification": ""}
@@ -205,9 +206,23 @@ class S3Store:
         headers = {"Range": f"bytes={offset}-"} if offset else {}
         if etag is not None:
             headers["If-Match"] = f'"{etag}"'
-        answer = self._requests.send("GET", bucket, key, query=_version(version_id), headers=headers, write=write)
-        size = offset + _length(answer)
-        return Fetched(size, _info(bucket, key, answer, size, version_id))
+        written = 0
+
+        def begin(answer: Answer) -> Write:
+            _check_range(answer, offset)
+            return count
+
+        def count(chunk: bytes) -> None:
+            nonlocal written
+            write(chunk)
+            written += len(chunk)
+
+        answer = self._requests.send("GET", bucket, key, query=_version(version_id), headers=headers, begin=begin)
+        _check_range(answer, offset)
+        size = _total(answer)
+        if size is None and answer.cut is None:
+            size = offset + written  # an answer of unknown length that came to its end
+        return Fetched(size, _info(bucket, key, answer, size or 0, version_id))
 
     def _put_bytes(
         self,
@@ -297,14 +312,36 @@ def _length(answer: Answer) -> int:
     return int(answer.headers.get("content-length", "0"))
 
 
+def _total(answer: Answer) -> int | None:
+    """The size of the whole object, where the answer says it."""
+    if answer.status == 206:
+        total = answer.headers.get("content-range", "").rpartition("/")[2]
+    else:
+        total = answer.headers.get("content-length", "")
+    return int(total) if total.isdecimal() else None
+
+
+def _check_range(answer: Answer, offset: int) -> None:
+    """What was asked for from a byte on must begin there, or the content would be another one."""
+    if not offset:
+        return
+    if answer.status != 206 or not answer.headers.get("content-range", "").startswith(f"bytes {offset}-"):
+        said = answer.headers.get("content-range", "all of it")
+        raise unavailable(f"the store was asked for what comes after {offset} bytes, and sends {said[:100]}")
+
+
 def _info(bucket: str, key: str, answer: Answer, size: int, version_id: str | None) -> ObjectInfo:
     headers = answer.headers
+    try:
+        etag, last_modified = listing.bare(headers["etag"]), _seconds(headers["last-modified"])
+    except (KeyError, ValueError) as error:
+        raise unavailable(f"the answer about {bucket}/{key[:100]} is garbled: {error!r}") from error
     return ObjectInfo(
         bucket=bucket,
         key=key,
         size=size,
-        etag=listing.bare(headers.get("etag", "")),
-        last_modified=_seconds(headers["last-modified"]),
+        etag=etag,
+        last_modified=last_modified,
         version_id=headers.get("x-amz-version-id") or version_id,
         content_type=headers.get("content-type"),
         metadata={name[len(_META) :]: value for name, value in headers.items() if name.startswith(_META)},
