@@ -1,6 +1,7 @@
 """Answers that no store should give, and some do: short, garbled, slow, or lost. A scripted server gives them."""
 
 import contextlib
+import io
 import os
 import signal
 import socket
@@ -14,7 +15,7 @@ from pydantic import SecretStr
 
 from tidemill.errors import StoreUnavailable
 from tidemill.settings import StoreSettings
-from tidemill.store import open_store, signed
+from tidemill.store import open_store, signed, transfer
 from tidemill.store.s3 import S3Store
 
 BODY = bytes(range(100))
@@ -146,6 +147,21 @@ def test_an_answer_that_comes_slowly_but_comes_is_waited_for(
             connection.sendall(piece)
 
     assert script(slow).store().get("bucket", "key") == b"ok"
+
+
+def test_a_process_that_was_stopped_reads_what_came_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(transfer.time, "monotonic", lambda: now[0])
+    watch = transfer._Watch(12.0, io.BytesIO())
+    assert watch(0, 5, 0, 0) == 0
+    now[0] += 3600.0
+    assert watch(0, 5, 0, 0) == 0, "stopped for an hour"
+    assert watch(0, 9, 0, 0) == 0
+    ends = []
+    for _ in range(14):
+        now[0] += 1.0
+        ends.append(watch(0, 9, 0, 0))
+    assert ends == [0] * 12 + [1] * 2
 
 
 def test_a_signal_ends_the_wait_for_a_silent_store(

@@ -23,6 +23,7 @@ from tidemill.store.download import Write
 CONNECT_S = 3
 _IDLE = 64  # connections that are kept; each holds three descriptors
 _BUFFER_BYTES = 2**18
+_STEP_S = 2.0  # libcurl looks every second
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _NOWHERE = io.BytesIO()
 
@@ -111,13 +112,15 @@ class Transfers:
 
 
 class _Watch:
-    """Ends a request in which nothing moves."""
+    """Ends a request in which nothing moves. Time in which this process was stopped counts for a step only: what came
+    meanwhile is still to be read."""
 
     def __init__(self, patience_s: float, told: io.BytesIO) -> None:
         self._patience_s = patience_s
         self._told = told
         self._moved = -1
-        self._at = time.monotonic()
+        self._still_s = 0.0
+        self._looked_at = time.monotonic()
         self.over = False
 
     @property
@@ -126,11 +129,12 @@ class _Watch:
 
     def __call__(self, _wanted: int, down: int, _given: int, up: int) -> int:
         """What libcurl calls now and then, at least once a second; anything but 0 ends the request."""
+        now = time.monotonic()
+        step_s, self._looked_at = min(now - self._looked_at, _STEP_S), now
         moved = down + up + self._told.tell()
-        if moved != self._moved:
-            self._moved, self._at = moved, time.monotonic()
-        else:
-            self.over = time.monotonic() - self._at > self._patience_s
+        self._still_s = self._still_s + step_s if moved == self._moved else 0.0
+        self._moved = moved
+        self.over = self._still_s > self._patience_s
         return int(self.over)
 
 
