@@ -71,8 +71,14 @@ class Redis(Server):
         super().__init__("redis", valkey.argv(), {}, folder, valkey.check_ready)
         self.port = valkey.port
         self.url = valkey.url
+        self._valkey = valkey
         self._copies: list[tuple[float, Path]] = []
         self._client = redis.Redis.from_url(valkey.url, socket_timeout=5)
+
+    def begin(self) -> None:
+        if self.pid is None:
+            self._valkey.before_start()
+        super().begin()
 
     def flush(self) -> None:
         self._client.flushall()

@@ -15,7 +15,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from tests.support import S3, run_seaweed, wait_until
+from tests.support import S3, run_seaweed, run_valkey, wait_until
 from tidemill.local.ports import Reservation
 from tidemill.local.seaweed import Seaweed, Webhook
 
@@ -177,3 +177,21 @@ def test_no_inner_http_port_leads_around_the_credentials(
     assert answer.status in (401, 404), (answer.status, body)
     assert b"the content" not in body
     assert client(s3).stat_object(bucket, "secret").size == 11_000
+
+
+def test_valkey_starts_with_an_aof_that_a_full_disk_left_damaged_in_its_middle(tmp_path: Path) -> None:
+    with run_valkey(tmp_path, persistent=True) as server:
+        client = redis.Redis.from_url(server.url)
+        for number in range(50):
+            client.set(f"key-{number}", "x" * 100)
+        client.close()
+    (aof,) = (tmp_path / "appendonlydir").glob("*.incr.aof")
+    body = aof.read_bytes()
+    at = body.index(b"key-30")
+    aof.write_bytes(body[:at] + body[at + 40 :])
+    server.before_start()
+    with run_valkey(tmp_path, persistent=True) as server:
+        client = redis.Redis.from_url(server.url)
+        assert client.get("key-29") is not None
+        assert client.get("key-49") is None
+        client.close()

@@ -332,7 +332,9 @@ def _addresses(
 def _valkey_service(server: Valkey) -> Service:
     server.prepare()
     env = {"PATH": os.defpath, "LC_ALL": "C"}
-    return Service("valkey", server.argv(), env, cwd=server.directory, ready=server.check_ready)
+    return Service(
+        "valkey", server.argv(), env, cwd=server.directory, ready=server.check_ready, before=server.before_start
+    )
 
 
 def _seaweed_service(server: Seaweed) -> Service:

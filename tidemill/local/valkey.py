@@ -6,10 +6,12 @@ a kill of the server; a power failure costs at most one second of them (`appendf
 from the bucket.
 """
 
+import contextlib
 import importlib.util
 import os
 import platform
 import socket
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +33,9 @@ def binary() -> Path:
         if os.access(path, os.X_OK):
             return path
     raise ServerMissing(f"no valkey-server for {machine} is installed")
+
+
+_FIX_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,17 @@ class Valkey:
     def argv(self) -> list[str]:
         """The command; to be run with `directory` as the working directory."""
         return [str(binary()), "valkey.conf"]
+
+    def before_start(self) -> None:
+        """Cuts the AOF off where it is damaged: after a full disk half a command may stand in its middle, and Valkey
+        would not start with it. What is lost is rebuilt, as after any older copy."""
+        for log in sorted((self.directory / "appendonlydir").glob("*.incr.aof")):
+            # The server's program is also the checking one, by its name; that takes no manifest with a base of its own.
+            argv = ["valkey-check-aof", "--fix", str(log)]
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                subprocess.run(
+                    argv, executable=binary(), input=b"y\n", stdout=subprocess.DEVNULL, timeout=_FIX_S, check=False
+                )
 
     def check_ready(self) -> None:
         """Asks with AUTH and PING; a server that still loads its data is not ready. Raises `NotReady`."""
