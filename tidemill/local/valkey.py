@@ -20,6 +20,7 @@ from tidemill.local.ports import LOOPBACK
 from tidemill.local.ready import NotReady
 
 MAXMEMORY_BYTES = 512 * 2**20
+_FIX_S = 60.0  # for the check of a damaged log
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
@@ -33,9 +34,6 @@ def binary() -> Path:
         if os.access(path, os.X_OK):
             return path
     raise ServerMissing(f"no valkey-server for {machine} is installed")
-
-
-_FIX_S = 60.0
 
 
 @dataclass(frozen=True)
